@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meeting point of one stored activation and whoever sets its bound.
+
+A wrapped layer reads its error bound from a `BoundControl` on every step and
+writes back what compression did; the `AdaptiveErrorBound` callback reads that
+between steps and sets the next bound. Everything goes through `tf.Variable`s,
+so that a new bound takes effect on the next step without a retrace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+WEIGHT_GRADIENT = "weight_gradient"
+ACTIVATION_GRADIENT = "activation_gradient"
+KINDS = (WEIGHT_GRADIENT, ACTIVATION_GRADIENT)
+
+# The bound used until something better is known, as a fraction of the range.
+DEFAULT_RELATIVE_BOUND = 5e-3
+
+
+class StreamInfo(NamedTuple):
+    """What compressing one activation did, mean over the replicas."""
+
+    raw_bytes: float
+    stream_bytes: float
+    nonzero_fraction: float
+    absolute_bound: float
+
+
+class WeightStats(NamedTuple):
+    """`BoundControl.gradient_stats` of the kind `"weight_gradient"`.
+
+    Attributes:
+        sum_of_squares: Sum over samples, positions and channels of the squared
+            gradient of the loss with respect to the layer's output.
+        channels: Output channels that sum runs over.
+        mean_abs_gradient: Mean of |gradient| over the kernel's elements.
+        mean_square_input: Mean of the squared (restored) layer input; 0 where
+            nobody collected it.
+    """
+
+    sum_of_squares: float
+    channels: float
+    mean_abs_gradient: float
+    mean_square_input: float
+
+
+class ActivationStats(NamedTuple):
+    """`BoundControl.gradient_stats` of the kind `"activation_gradient"`.
+
+    Attributes:
+        noise_gain: Expected squared norm of the error in the gradient passed
+            on to earlier layers, per unit variance of the activation's error.
+        signal: Squared norm of that gradient itself.
+        weight_noise_gain: Mean over the layer's own weights (the scale of a
+            normalisation) of the variance of their gradient, per unit variance
+            of the activation's error; 0 without such weights.
+        mean_abs_gradient: Mean of |gradient| of those weights.
+    """
+
+    noise_gain: float
+    signal: float
+    weight_noise_gain: float
+    mean_abs_gradient: float
+
+
+def _strategy_of(
+    weights: Iterable[Any], strategy: tf.distribute.Strategy | None
+) -> tf.distribute.Strategy:
+    """The strategy whose replicas will use the control."""
+    if strategy is not None:
+        return strategy
+    for weight in weights:
+        value = getattr(weight, "value", weight)
+        found = getattr(value, "distribute_strategy", None)
+        if found is not None:
+            return found
+    return tf.distribute.get_strategy()
+
+
+def _variable(
+    value: Any,
+    dtype: tf.DType,
+    name: str,
+    strategy: tf.distribute.Strategy,
+    aggregation: tf.VariableAggregation | None = None,
+    on_host: bool = True,
+) -> tf.Variable:
+    """Creates one untracked variable, outside any graph being traced.
+
+    Without `aggregation` the variable is a setting: mirrored on every replica
+    and assigned to all of them at once. With it, it is a record: each replica
+    writes its own copy without talking to the others (which a backward pass
+    inside a conditional could not do), and reading it outside the replicas
+    combines the copies.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tf.init_scope())
+        if tf.distribute.get_strategy() is not strategy:
+            stack.enter_context(strategy.scope())
+        # The codec takes its scalars from host memory, so a copy on an
+        # accelerator would cost a synchronisation a step. A strategy places
+        # its replicas' copies itself.
+        if on_host and not tf.distribute.has_strategy():
+            stack.enter_context(tf.device("CPU:0"))
+        if aggregation is None:
+            return tf.Variable(
+                value,
+                dtype=dtype,
+                trainable=False,
+                name=name,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+        return tf.Variable(
+            value,
+            dtype=dtype,
+            trainable=False,
+            name=name,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=aggregation,
+        )
+
+
+def collection_flag(
+    strategy: tf.distribute.Strategy | None = None,
+) -> tf.Variable:
+    """Makes the flag all controls of one model share as `collect`.
+
+    Args:
+        strategy: The distribution strategy the model trains under; the current
+            one by default.
+
+    Returns:
+        A boolean `tf.Variable`, false until a collection step.
+    """
+    return _variable(False, tf.bool, "collect", _strategy_of((), strategy))
+
+
+class BoundControl:
+    """The error bound of one stored activation, and what came of it.
+
+    The variables belong to no Keras layer: they are neither weights nor saved
+    with a model.
+
+    Args:
+        name: Unique within a model, for example `"block1_conv1/input"`.
+        kind: `"weight_gradient"` where the activation's error reaches only
+            the gradient of the layer's own weights (the input of a
+            convolution or dense layer); `"activation_gradient"` where the
+            layer passes it on to earlier layers (the input of a
+            normalisation, the output of a softmax).
+        weights: The `keras.Variable`s whose gradient the error reaches
+            directly.
+        collect: The flag from `collection_flag`, shared by all controls of a
+            model. A control without one makes its own.
+        shared_with: Names of other controls that read the same stream, whose
+            bound is therefore the tightest of all.
+        strategy: The distribution strategy the model trains under. By default
+            that of the weights, or else the current one.
+
+    Attributes:
+        error_bound: float32 scalar, read when the activation is compressed.
+        relative: bool scalar; true when `error_bound` is a fraction of the
+            activation's value range rather than absolute.
+        collect: bool scalar, true on collection steps only.
+        stream_info: float64[4], written on every step: see `StreamInfo`.
+        gradient_stats: float32[4], written on collection steps: see
+            `WeightStats` and `ActivationStats`.
+        measured_error: float32 scalar, written on collection steps by layers
+            that measure the standard deviation of their weight gradient's
+            error; NaN until then.
+
+    Raises:
+        ValueError: If `name` is empty or `kind` is unknown.
+
+    Example:
+
+    >>> control = BoundControl("conv/input", "weight_gradient", [conv.kernel])
+    >>> control.set_absolute(0.02)
+    >>> float(control.error_bound), bool(control.relative)
+    (0.02, False)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        weights: Iterable[Any] = (),
+        collect: tf.Variable | None = None,
+        shared_with: Iterable[str] = (),
+        strategy: tf.distribute.Strategy | None = None,
+    ):
+        if not isinstance(name, str) or not name:
+            raise ValueError(
+                f"A control needs a name that is a non-empty string; received "
+                f"name={name!r}."
+            )
+        if kind not in KINDS:
+            raise ValueError(
+                f"kind must be one of {KINDS}; received kind={kind!r}."
+            )
+        self.name = name
+        self.kind = kind
+        self.weights = tuple(weights)
+        self.shared_with = list(shared_with)
+        strategy = _strategy_of(self.weights, strategy)
+        self.collect = collection_flag(strategy) if collect is None else collect
+        self.error_bound = _variable(
+            DEFAULT_RELATIVE_BOUND, tf.float32, "error_bound", strategy
+        )
+        self.relative = _variable(True, tf.bool, "relative", strategy)
+        # Each replica has its share of the batch: means over replicas keep
+        # the meaning (and the ratio) that one device would see.
+        self.stream_info = _variable(
+            [0.0] * 4,
+            tf.float64,
+            "stream_info",
+            strategy,
+            tf.VariableAggregation.MEAN,
+        )
+        # Keras divides each replica's loss by the number of replicas and sums
+        # their gradients, so sums of squares add up. `read_gradient_stats`
+        # turns the entries that do not into means.
+        self.gradient_stats = _variable(
+            [0.0] * 4,
+            tf.float32,
+            "gradient_stats",
+            strategy,
+            tf.VariableAggregation.SUM,
+            on_host=False,
+        )
+        self.measured_error = _variable(
+            math.nan,
+            tf.float32,
+            "measured_error",
+            strategy,
+            tf.VariableAggregation.MEAN,
+            on_host=False,
+        )
+        self._replicas = strategy.num_replicas_in_sync
+
+    def __repr__(self) -> str:
+        return f"<BoundControl {self.name!r}, {self.kind}>"
+
+    def set_absolute(self, error_bound: float) -> None:
+        """Sets the bound in the activation's own units.
+
+        Args:
+            error_bound: Positive and finite.
+
+        Raises:
+            ValueError: If it is not.
+        """
+        self._set(error_bound, relative=False)
+
+    def set_relative(self, fraction: float) -> None:
+        """Sets the bound as a fraction of the activation's value range.
+
+        Args:
+            fraction: Positive and finite.
+
+        Raises:
+            ValueError: If it is not.
+        """
+        self._set(fraction, relative=True)
+
+    def _set(self, value: float, relative: bool) -> None:
+        value = float(value)
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(
+                f"The error bound of {self.name!r} must be positive and "
+                f"finite; received {value}."
+            )
+        with tf.init_scope():
+            self.error_bound.assign(value)
+            self.relative.assign(relative)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns the bound as plain values, for `restore` and for JSON."""
+        with tf.init_scope():
+            return {
+                "error_bound": float(self.error_bound.numpy()),
+                "relative": bool(self.relative.numpy()),
+            }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Sets the bound that `snapshot` returned.
+
+        Args:
+            snapshot: The dictionary from `snapshot`.
+
+        Raises:
+            ValueError: If it is not such a dictionary.
+        """
+        try:
+            value, relative = snapshot["error_bound"], snapshot["relative"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"The saved state of {self.name!r} needs the keys "
+                f"'error_bound' and 'relative'; received {snapshot!r}."
+            ) from error
+        self._set(value, relative=bool(relative))
+
+    def read_stream_info(self) -> StreamInfo:
+        """Reads what compression did on the latest step."""
+        return StreamInfo(*(float(v) for v in self.stream_info.numpy()))
+
+    def read_gradient_stats(self) -> WeightStats | ActivationStats:
+        """Reads the latest collection step's statistics, over all replicas."""
+        first, second, third, fourth = (
+            float(v) for v in self.gradient_stats.numpy()
+        )
+        n = self._replicas
+        if self.kind == WEIGHT_GRADIENT:
+            return WeightStats(first, second / n, third, fourth / n)
+        return ActivationStats(first, second, third, fourth)
+
+    def read_measured_error(self) -> float:
+        """Reads the measured gradient error; NaN where none was measured."""
+        return float(self.measured_error.numpy())
