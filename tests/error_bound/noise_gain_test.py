@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Monte Carlo: the noise that layers hand on, and what it does further back.
+
+Each test stores one tensor of a real Keras layer with an error, runs the
+backward pass from the restored tensor, and compares the error of the gradient
+handed on, and of the weight gradient of the layer before, with the theory.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from simulated_rounding import ROUNDINGS, quantize
+
+from comet_tf.error_bound import noise_gain, statistics, theory
+from comet_tf.error_bound.control import ActivationStats, WeightStats
+
+BOUND = 0.02
+TRIALS = 80
+
+
+def vjp(function, x, dy):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x, dy)
+
+
+def random(shape, rng):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def monte_carlo(stored, backward, exact, rounding, rng, trials=TRIALS):
+    """Yields the error of what `backward` makes of a restored tensor."""
+    backward = tf.function(backward)
+    for _ in range(trials):
+        # A new offset each time stands for another batch: nearest rounding
+        # has no randomness of its own. It is far below the tensor's spread.
+        shift = np.float32(rng.uniform(0, 2 * BOUND))
+        restored = quantize(stored + shift, BOUND, rounding, rng) - shift
+        yield backward(tf.constant(restored)).numpy() - exact
+
+
+def norms_and_weight_errors(errors, before, x):
+    """RMS over trials of |δdx|, and of the weight gradient's elements."""
+    squares, weight_squares = [], []
+    gradient = tf.function(lambda d: weight_gradient(before, x, d))
+    for error in errors:
+        squares.append(np.sum(np.square(error, dtype=np.float64)))
+        weight_squares.append(np.mean(np.square(gradient(error))))
+    return np.sqrt(np.mean(squares)), np.sqrt(np.mean(weight_squares))
+
+
+def weight_gradient(layer, x, dy):
+    with tf.GradientTape() as tape:
+        y = layer(x)
+    return tape.gradient(y, layer.trainable_variables[0].value, dy)
+
+
+ELEMENTWISE = {
+    # name: (what is stored, function)
+    "swish": ("input", keras.activations.silu),
+    "gelu": ("input", keras.activations.gelu),
+    "elu": ("input", keras.activations.elu),
+    "softplus": ("input", keras.activations.softplus),
+    "sigmoid": ("output", keras.activations.sigmoid),
+    "tanh": ("output", keras.activations.tanh),
+}
+
+# h(y) and h'(y), where dx = dy * h(y).
+FROM_OUTPUT = {
+    "sigmoid": (lambda y: y * (1 - y), lambda y: 1 - 2 * y),
+    "tanh": (lambda y: 1 - y * y, lambda y: -2 * y),
+}
+
+
+def second_derivative(function, x):
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = function(x)
+        first = inner.gradient(y, x)
+    return outer.gradient(first, x)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise(name, rounding):
+    kind, function = ELEMENTWISE[name]
+    rng = np.random.default_rng(1)
+    x = random((256, 48), rng)
+    before = keras.layers.Dense(24)
+    pre = before(x)
+    dy = random(pre.shape, rng)
+    dx = vjp(function, pre, dy)
+    if kind == "input":
+        stored = pre
+
+        def backward(restored):
+            return vjp(function, restored, dy)
+
+        sensitivity = second_derivative(function, pre)
+    else:
+        derivative, sensitivity_of = FROM_OUTPUT[name]
+        stored = function(pre)
+
+        def backward(restored):
+            return dy * derivative(restored)
+
+        np.testing.assert_allclose(backward(stored), dx, rtol=1e-4, atol=1e-5)
+        sensitivity = sensitivity_of(stored)
+    check(
+        stored.numpy(),
+        backward,
+        noise_gain.elementwise(dy, sensitivity),
+        dx,
+        before,
+        x,
+        rounding,
+        rng,
+    )
+
+
+def check(stored, backward, gain, dx, before, x, rounding, rng):
+    """Compares a layer without weights of its own with the theory."""
+    stats = ActivationStats(*statistics.activation_gradient(dx, gain).numpy())
+    fraction = np.mean(stored != 0)
+    rho = theory.relative_noise(BOUND, stats.noise_gain, stats.signal, fraction)
+    norm, weight_error = norms_and_weight_errors(
+        monte_carlo(stored, backward, dx.numpy(), rounding, rng), before, x
+    )
+    assert norm == pytest.approx(rho * np.sqrt(stats.signal), rel=0.05)
+    earlier = report(before, x, dx)
+    predicted = theory.gradient_error_from_noise(
+        rho,
+        earlier.sum_of_squares,
+        earlier.channels,
+        earlier.mean_square_input,
+    )
+    assert weight_error == pytest.approx(predicted, rel=0.05)
+
+
+def report(layer, x, dy):
+    gradient = weight_gradient(layer, x, dy)
+    return WeightStats(
+        *statistics.weight_gradient(
+            dy, gradient, dy.shape[-1], tf.constant(x)
+        ).numpy()
+    )
+
+
+@pytest.mark.parametrize("rounding", ["uniform", "dither"])
+def test_softmax(rounding):
+    # Not nearest: most outputs of a softmax lie within one step of zero.
+    rng = np.random.default_rng(2)
+    x = random((256, 48), rng)
+    before = keras.layers.Dense(12)
+    pre = before(x)
+    dy = random(pre.shape, rng)
+    y = keras.activations.softmax(pre)
+
+    def backward(restored):
+        inner = tf.reduce_sum(dy * restored, -1, keepdims=True)
+        return restored * (dy - inner)
+
+    dx = vjp(keras.activations.softmax, pre, dy)
+    np.testing.assert_allclose(backward(y), dx, rtol=1e-3, atol=1e-5)
+    gain = noise_gain.softmax(dy, y)
+    check(y.numpy(), backward, gain, dx, before, x, rounding, rng)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_product(broadcast, rounding):
+    # The error of the stored `a` reaches what comes before `b`.
+    rng = np.random.default_rng(3)
+    x = random((256, 48), rng)
+    before = keras.layers.Dense(24)
+    b = before(x)
+    multiply = keras.layers.Multiply()
+    if broadcast:
+        a = random((256, 10, 24), rng)
+        dy = random(a.shape, rng)
+
+        def backward(restored):
+            return vjp(lambda v: multiply([restored, v[:, None]]), b, dy)
+    else:
+        a = random(b.shape, rng)
+        dy = random(a.shape, rng)
+
+        def backward(restored):
+            return vjp(lambda v: multiply([restored, v]), b, dy)
+
+    db = backward(tf.constant(a))
+    gain = noise_gain.product(dy)
+    check(a, backward, gain, db, before, x, rounding, rng)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_layer_normalization(rounding):
+    rng = np.random.default_rng(4)
+    # Wide, so that all samples are about equally long: the theory takes x²
+    # and the noise's variance for uncorrelated, and rstd follows the length.
+    x = random((256, 400), rng)
+    before = keras.layers.Dense(24)
+    layer = keras.layers.LayerNormalization(epsilon=1e-6)
+    pre = before(x)
+    layer.build(pre.shape)
+    layer.gamma.assign(rng.uniform(0.5, 2.0, 24))
+    gamma = layer.gamma.value
+    dy = random(pre.shape, rng)
+    mean, variance = tf.nn.moments(pre, [-1], keepdims=True)
+    rstd = tf.math.rsqrt(variance + 1e-6)
+
+    def backward(restored):
+        return normalization_backward(
+            dy * gamma, (restored - mean) * rstd, rstd, [-1]
+        )
+
+    dx = vjp(layer, pre, dy)
+    np.testing.assert_allclose(backward(pre), dx, rtol=1e-3, atol=1e-4)
+    gain, _ = noise_gain.normalization(
+        dy, (pre - mean) * rstd, gamma, rstd, [-1], 24
+    )
+    check(pre.numpy(), backward, gain, dx, before, x, rounding, rng)
+
+
+def normalization_backward(g, xn, rstd, axes):
+    """dx of a normalisation whose statistics are exact."""
+    return rstd * (
+        g
+        - tf.reduce_mean(g, axes, keepdims=True)
+        - xn * tf.reduce_mean(g * xn, axes, keepdims=True)
+    )
+
+
+class BatchNorm:
+    """conv -> batch norm in training mode, with a coherent gradient."""
+
+    def __init__(self, rng):
+        self.x = np.maximum(random((16, 14, 14, 6), rng), 0)
+        self.conv = keras.layers.Conv2D(8, 3)
+        layer = keras.layers.BatchNormalization(epsilon=1e-5)
+        self.pre = self.conv(self.x)
+        layer.build(self.pre.shape)
+        layer.gamma.assign(rng.uniform(0.5, 2.0, 8))
+        self.gamma = layer.gamma.value
+        self.axes = [0, 1, 2]
+        self.mean, variance = tf.nn.moments(self.pre, self.axes)
+        self.rstd = tf.math.rsqrt(variance + 1e-5)
+        self.dy = random(self.pre.shape, rng) + 0.3 * self.normalized(self.pre)
+        self.dx = vjp(lambda v: layer(v, training=True), self.pre, self.dy)
+        np.testing.assert_allclose(
+            self.backward(self.pre), self.dx, rtol=1e-3, atol=1e-4
+        )
+        self.stats = ActivationStats(
+            *statistics.normalization(
+                self.dy,
+                self.dx,
+                self.normalized(self.pre),
+                self.gamma,
+                self.rstd,
+                self.axes,
+                self.scale_gradient(self.pre),
+            ).numpy()
+        )
+
+    def normalized(self, pre):
+        return (pre - self.mean) * self.rstd
+
+    def backward(self, restored):
+        return normalization_backward(
+            self.dy * self.gamma,
+            self.normalized(restored),
+            self.rstd,
+            self.axes,
+        )
+
+    def scale_gradient(self, restored):
+        return tf.reduce_sum(self.dy * self.normalized(restored), self.axes)
+
+    def coherent_error(self):
+        """What the second term of δdx does to the convolution's weights.
+
+        It is one random number a channel times xn, so its weight gradient is
+        that number times the weight gradient of xn.
+        """
+        n = np.prod(self.pre.shape[:3])
+        energy = tf.reduce_sum(tf.square(self.dy), self.axes)
+        of_mean = tf.sqrt(theory.noise_variance(BOUND, 1.0) * energy) / n
+        sigma = self.gamma * tf.square(self.rstd) * of_mean
+        of_xn = weight_gradient(self.conv, self.x, self.normalized(self.pre))
+        return np.sqrt(np.mean(np.square(sigma * of_xn)))
+
+
+NETS = 30
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_batch_normalization_reaches_the_convolution_before(rounding):
+    rng = np.random.default_rng(5)
+    found, expected = [], []
+    # Several nets: the coherent term is one random number a channel, of which
+    # one net and nearest rounding offer few independent draws.
+    for _ in range(NETS):
+        net = BatchNorm(rng)
+        rho = theory.relative_noise(
+            BOUND, net.stats.noise_gain, net.stats.signal
+        )
+        errors = monte_carlo(
+            net.pre.numpy(), net.backward, net.dx.numpy(), rounding, rng, 10
+        )
+        norm, weight_error = norms_and_weight_errors(errors, net.conv, net.x)
+        assert norm == pytest.approx(rho * np.sqrt(net.stats.signal), rel=0.05)
+        earlier = report(net.conv, net.x, net.dx)
+        independent = theory.gradient_error_from_noise(
+            rho,
+            earlier.sum_of_squares,
+            earlier.channels,
+            earlier.mean_square_input,
+        )
+        coherent = net.coherent_error()
+        # Both terms matter here, or the test would not see one of them.
+        assert independent > 0.2 * coherent
+        assert coherent > 0.2 * independent
+        found.append(weight_error)
+        expected.append(np.hypot(independent, coherent))
+    assert np.linalg.norm(found) == pytest.approx(
+        np.linalg.norm(expected), rel=0.05
+    )
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_batch_normalization_disturbs_its_own_scale(rounding):
+    rng = np.random.default_rng(6)
+    found, expected = [], []
+    for _ in range(NETS):
+        net = BatchNorm(rng)
+        exact = net.scale_gradient(net.pre).numpy()
+        errors = monte_carlo(
+            net.pre.numpy(), net.scale_gradient, exact, rounding, rng, 20
+        )
+        found.append(np.sqrt(np.mean(np.square(list(errors)))))
+        expected.append(
+            np.sqrt(
+                theory.noise_variance(BOUND, 1.0) * net.stats.weight_noise_gain
+            )
+        )
+        assert net.stats.mean_abs_gradient == pytest.approx(
+            np.mean(np.abs(exact)), rel=1e-4
+        )
+    assert np.linalg.norm(found) == pytest.approx(
+        np.linalg.norm(expected), rel=0.05
+    )
