@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the activations of a wrapped model are kept: `CompressionConfig`."""
+
+import dataclasses
+import math
+from typing import Any
+
+CODECS = ("comet", "lossless")
+MODES = ("relative", "absolute")
+ROUNDINGS = ("nearest", "dither")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompressionConfig:
+    """How `comet_tf.wrap_model` keeps a model's activations.
+
+    The defaults are safe without a callback. `comet_tf.AdaptiveErrorBound`
+    replaces `error_bound` of the layers whose weight gradients it can predict.
+
+    Args:
+        codec: String. `"comet"` keeps activations within the error bound,
+            `"lossless"` keeps them exactly (it saves memory only where a layer
+            needs no values, such as ReLU, pooling and dropout; meant for
+            checks). Defaults to `"comet"`.
+        error_bound: Float > 0. The largest error of a restored element: a
+            fraction of the activation's value range (maximum - minimum) when
+            `mode="relative"`, in the activation's own units when
+            `mode="absolute"`. Defaults to `5e-3`.
+        mode: String, `"relative"` or `"absolute"`. Defaults to `"relative"`.
+        rounding: String. `"nearest"` has the smaller files, `"dither"` an error
+            that does not depend on the data, however loose the bound.
+            Defaults to `"nearest"`.
+        min_bytes: Integer >= 0. Tensors of fewer bytes are kept as they are
+            (an unknown batch size counts as 16). Defaults to `65536`.
+        enabled: Boolean. `False` makes wrapping a no-op. Defaults to `True`.
+
+    Raises:
+        ValueError: When a value is out of its range.
+        TypeError: When a number is not a number.
+
+    Example:
+
+    ```python
+    config = comet_tf.CompressionConfig(error_bound=1e-2, rounding="dither")
+    model = comet_tf.wrap_model(model, config=config)
+    ```
+    """
+
+    codec: str = "comet"
+    error_bound: float = 5e-3
+    mode: str = "relative"
+    rounding: str = "nearest"
+    min_bytes: int = 65536
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        _check_choice("codec", self.codec, CODECS)
+        _check_choice("mode", self.mode, MODES)
+        _check_choice("rounding", self.rounding, ROUNDINGS)
+        check_error_bound(self.error_bound)
+        if isinstance(self.min_bytes, bool) or not isinstance(
+            self.min_bytes, int
+        ):
+            raise TypeError(
+                "`min_bytes` must be an integer. "
+                f"Received: min_bytes={self.min_bytes!r}"
+            )
+        if self.min_bytes < 0:
+            raise ValueError(
+                "`min_bytes` must not be negative. "
+                f"Received: min_bytes={self.min_bytes}"
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments that make an equal config."""
+        return dataclasses.asdict(self)
+
+
+def check_error_bound(error_bound: Any) -> float:
+    """Returns `error_bound` as a float, or says what is wrong with it.
+
+    Args:
+        error_bound: Number, > 0 and finite.
+
+    Returns:
+        The bound as a Python float.
+
+    Raises:
+        TypeError: When it is not a number.
+        ValueError: When it is not positive and finite.
+    """
+    try:
+        value = float(error_bound)
+    except (TypeError, ValueError):
+        raise TypeError(
+            "`error_bound` must be a positive number. "
+            f"Received: error_bound={error_bound!r}"
+        ) from None
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(
+            "`error_bound` must be positive and finite; for exact storage use "
+            f"codec='lossless'. Received: error_bound={error_bound!r}"
+        )
+    return value
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}"
+        )

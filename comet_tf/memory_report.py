@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`memory_report`: where a wrapped model's activation memory goes."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import graph_audit, saved_tensors, wrapping
+
+# Smaller than this, a tensor is not worth a line of its own.
+_WORTH_NAMING = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerMemory:
+    """What one layer keeps for the backward pass.
+
+    Args:
+        layer: String. Path of the layer in the model.
+        rule: String. What its rule keeps.
+        plain_bytes: Integer. Bytes of the activations that it needs, as plain
+            training keeps them.
+        saved_bytes: Integer. Bytes kept instead. 0 where another layer's
+            stream serves this one too.
+        error_bound: Float. Largest absolute error of a restored element, of
+            the latest step; `None` where everything is exact.
+        shared_with: List of strings. Activations that use the same stream.
+    """
+
+    layer: str
+    rule: str
+    plain_bytes: int
+    saved_bytes: int
+    error_bound: float | None
+    shared_with: list[str]
+
+    @property
+    def ratio(self) -> float | None:
+        """Plain bytes over saved bytes; `None` where nothing is kept."""
+        if not self.saved_bytes:
+            return None
+        return self.plain_bytes / self.saved_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncompressed:
+    """A large tensor that stays in memory as it is, and why."""
+
+    tensor: str
+    layer: str
+    bytes: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryReport:
+    """The memory of a training step's activations; `print` it.
+
+    Args:
+        layers: List of `LayerMemory`, in model order.
+        uncompressed: List of `Uncompressed`, largest first.
+        other_bytes: Integer. Sum of what is too small to be listed.
+        batch_size: Integer. Batch size of the step it describes.
+    """
+
+    layers: list[LayerMemory]
+    uncompressed: list[Uncompressed]
+    other_bytes: int
+    batch_size: int
+
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes that the covered layers' activations take uncompressed."""
+        return sum(row.plain_bytes for row in self.layers)
+
+    @property
+    def compressed_bytes(self) -> int:
+        """Bytes kept in their place."""
+        return sum(row.saved_bytes for row in self.layers)
+
+    @property
+    def uncompressed_bytes(self) -> int:
+        """Bytes kept as they are."""
+        return sum(row.bytes for row in self.uncompressed) + self.other_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """All bytes kept for the backward pass."""
+        return self.compressed_bytes + self.uncompressed_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as plain lists and numbers, for JSON."""
+        return {
+            "batch_size": self.batch_size,
+            "layers": [
+                {**dataclasses.asdict(row), "ratio": row.ratio}
+                for row in self.layers
+            ],
+            "uncompressed": [
+                dataclasses.asdict(row) for row in self.uncompressed
+            ],
+            "other_bytes": self.other_bytes,
+            "plain_bytes": self.plain_bytes,
+            "compressed_bytes": self.compressed_bytes,
+            "uncompressed_bytes": self.uncompressed_bytes,
+            "saved_bytes": self.saved_bytes,
+        }
+
+    def __str__(self) -> str:
+        header = ("layer", "keeps", "plain", "saved", "ratio", "bound")
+        rows = [header]
+        for row in self.layers:
+            ratio = "-" if row.ratio is None else f"{row.ratio:.1f}"
+            bound = "exact"
+            if row.error_bound is not None:
+                bound = f"{row.error_bound:.3g}"
+            if row.shared_with and not row.saved_bytes:
+                ratio = "shared"
+            rows.append(
+                (
+                    row.layer,
+                    row.rule,
+                    _size(row.plain_bytes),
+                    _size(row.saved_bytes),
+                    ratio,
+                    bound,
+                )
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if i < 2 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        ]
+        lines.insert(1, "-" * len(lines[0]))
+        ratio = self.plain_bytes / max(self.compressed_bytes, 1)
+        lines.append(
+            f"Covered: {_size(self.plain_bytes)} kept in "
+            f"{_size(self.compressed_bytes)} ({ratio:.1f} : 1), "
+            f"batch size {self.batch_size}"
+        )
+        lines.append(f"Uncompressed: {_size(self.uncompressed_bytes)}")
+        lines += [
+            f"  {_size(row.bytes)}  {row.tensor}: {row.reason}"
+            for row in self.uncompressed
+        ]
+        lines.append(f"Kept in all: {_size(self.saved_bytes)}")
+        return "\n".join(lines)
+
+
+def memory_report(model: keras.Model) -> MemoryReport:
+    """Tells what a wrapped model keeps for the backward pass, layer by layer.
+
+    The figures are those of the latest training step. What is kept
+    uncompressed is found in the graph of that step, not in the wrapper's own
+    books, so nothing is missed.
+
+    Args:
+        model: Wrapped Keras model that has trained at least one step in graph
+            mode (`fit`, `train_on_batch`, or a step under `tf.function`).
+
+    Returns:
+        `MemoryReport`: print it, or take `to_dict()`.
+
+    Raises:
+        ValueError: When the model is not wrapped, or has not trained yet.
+
+    Example:
+
+    ```python
+    model.fit(data, steps_per_epoch=1)
+    print(comet_tf.memory_report(model))
+    ```
+    """
+    state = wrapping.wrapped_model(model)
+    graph = state.step_graph
+    trace = None if graph is None else saved_tensors.graph_trace(graph)
+    if graph is None or trace is None or trace.backward_start is None:
+        raise ValueError(
+            f"Model {model.name!r} has not trained a step in graph mode since "
+            "it was wrapped. Run `model.fit(..., steps_per_epoch=1)` first."
+        )
+    batch_size = _batch_size(trace)
+    kept = graph_audit.kept_tensors(graph, trace.backward_start, batch_size)
+    paths = {entry.wrapped.layer.name: entry.wrapped.path for entry in state.entries}
+
+    packed: dict[str, list[graph_audit.Kept]] = {}
+    uncompressed, other = [], 0
+    for tensor in kept:
+        layer = _layer_of(tensor.name, model, paths)
+        if tensor.kind in ("mask", "positions"):
+            packed.setdefault(layer, []).append(tensor)
+        elif tensor.kind == "tensor":
+            if tensor.bytes < _WORTH_NAMING:
+                other += tensor.bytes
+            else:
+                reason = _reason(state, layer, tensor, model)
+                uncompressed.append(
+                    Uncompressed(tensor.name, layer, tensor.bytes, reason)
+                )
+    layers = [
+        _layer_memory(entry, packed.get(entry.wrapped.path, []))
+        for entry in state.entries
+    ]
+    return MemoryReport(layers, uncompressed, other, batch_size)
+
+
+def _layer_memory(
+    entry: wrapping.Entry, packed: list[graph_audit.Kept]
+) -> LayerMemory:
+    plain = sum(tensor.source_bytes for tensor in packed)
+    saved = sum(tensor.bytes for tensor in packed)
+    bound = None
+    shared: list[str] = []
+    for control in entry.wrapped.controls.values():
+        info = control.read_stream_info()
+        plain += int(info.raw_bytes)
+        saved += int(info.stream_bytes)
+        shared += control.shared_with
+        if info.absolute_bound:
+            bound = max(bound or 0.0, info.absolute_bound)
+    return LayerMemory(
+        entry.wrapped.path, entry.rule.saves, plain, saved, bound, shared
+    )
+
+
+def _batch_size(trace: saved_tensors.Trace) -> int:
+    """The batch size of the latest step, from what it compressed."""
+    for _, handle in trace.saved.values():
+        if isinstance(handle, saved_tensors.CompressedTensor):
+            elements = handle.elements()
+            known = [size for size in handle.static_shape if size is not None]
+            per_sample = tf.TensorShape(known).num_elements() or 1
+            if len(known) == handle.static_shape.rank:
+                if known and known[0]:
+                    return int(known[0])
+            elif elements:
+                return max(1, round(elements / per_sample))
+    return 1
+
+
+def _layer_of(name: str, model: keras.Model, paths: dict[str, str]) -> str:
+    """The path of the layer in whose name scope an operation is."""
+    for part in reversed(name.split("/")[:-1]):
+        base = part
+        while base:
+            if base in paths:
+                return paths[base]
+            # Name scopes are made unique with a suffix.
+            head, _, tail = base.rpartition("_")
+            base = head if tail.isdigit() else ""
+        for layer in model._flatten_layers(include_self=False):
+            if layer.name == part:
+                return layer.name
+    return ""
+
+
+def _reason(
+    state: wrapping.WrappedModel,
+    layer: str,
+    tensor: graph_audit.Kept,
+    model: keras.Model,
+) -> str:
+    for path, reason in state.left_alone.items():
+        if layer and (path == layer or path.endswith(f"/{layer}")):
+            return f"layer {path!r}: {reason}"
+    if layer:
+        return f"layer {layer!r} reads it as it is in its backward pass"
+    return f"an operation outside of the layers of {model.name!r}"
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.2f} GB"

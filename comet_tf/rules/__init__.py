@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each kind of Keras layer trains from saved tensors.
+
+Each module holds one family of layers; importing it registers its rules.
+"""
+
+from comet_tf.rules import (
+    activations,
+    merging,
+    normalization,
+    pooling,
+    regularization,
+    weighted,
+)
+from comet_tf.rules.base import CallArguments, Rule, WrappedLayer
+from comet_tf.rules.registry import find, register_rule
+
+__all__ = [
+    "CallArguments",
+    "Rule",
+    "WrappedLayer",
+    "activations",
+    "find",
+    "merging",
+    "normalization",
+    "pooling",
+    "register_rule",
+    "regularization",
+    "weighted",
+]

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for activations: as layers, as `activation=` arguments, by name.
+
+Four kinds, by what their gradient reads:
+
+- a sign pattern (ReLU, leaky ReLU): exact, from the stream of whoever saves
+  the output anyway, else one bit an element;
+- an interval (ReLU6): exact, one bit an element;
+- the output (sigmoid, tanh, softmax): compressed;
+- the input (everything else): compressed; the output is then derived from it,
+  so a next layer that needs the output stores nothing.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import ops, saved_tensors, scheduling
+from comet_tf.error_bound.control import ACTIVATION_GRADIENT
+from comet_tf.rules.base import CallArguments, WrappedLayer
+from comet_tf.rules.recompute import recompute
+from comet_tf.rules.registry import rule
+
+Function = Callable[[tf.Tensor], tf.Tensor]
+OutputGradient = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+_KERAS = keras.activations
+_LINEAR = {None, _KERAS.linear, tf.identity}
+_SIGN_SLOPES: dict[Any, float] = {
+    _KERAS.relu: 0.0,
+    tf.nn.relu: 0.0,
+    _KERAS.leaky_relu: 0.2,
+    tf.nn.leaky_relu: 0.2,
+}
+_RELU6 = {_KERAS.relu6, tf.nn.relu6}
+_FROM_INPUT = {
+    _KERAS.celu,
+    _KERAS.elu,
+    _KERAS.gelu,
+    _KERAS.hard_sigmoid,
+    _KERAS.hard_silu,
+    _KERAS.hard_tanh,
+    _KERAS.hard_shrink,
+    _KERAS.log_sigmoid,
+    _KERAS.log_softmax,
+    _KERAS.mish,
+    _KERAS.selu,
+    _KERAS.silu,
+    _KERAS.softplus,
+    _KERAS.softsign,
+    _KERAS.soft_shrink,
+    _KERAS.sparse_plus,
+    _KERAS.sparse_sigmoid,
+    _KERAS.sparsemax,
+    _KERAS.squareplus,
+    _KERAS.tanh_shrink,
+    _KERAS.threshold,
+    tf.nn.elu,
+    tf.nn.gelu,
+    tf.nn.selu,
+    tf.nn.silu,
+    tf.nn.softplus,
+    tf.nn.softsign,
+}
+
+
+def _sigmoid_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.SigmoidGrad(y=y, dy=dy)
+
+
+def _tanh_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.TanhGrad(y=y, dy=dy)
+
+
+def _softmax_gradient(
+    y: tf.Tensor, dy: tf.Tensor, axis: int = -1
+) -> tf.Tensor:
+    return (dy - tf.reduce_sum(dy * y, axis, keepdims=True)) * y
+
+
+_FROM_OUTPUT: dict[Any, OutputGradient] = {
+    _KERAS.sigmoid: _sigmoid_gradient,
+    tf.nn.sigmoid: _sigmoid_gradient,
+    _KERAS.tanh: _tanh_gradient,
+    tf.nn.tanh: _tanh_gradient,
+    _KERAS.softmax: _softmax_gradient,
+    tf.nn.softmax: _softmax_gradient,
+    _KERAS.exponential: lambda y, dy: dy * y,
+}
+
+
+def is_known(function: Any) -> bool:
+    """Whether `apply` trains this activation from saved tensors."""
+    return isinstance(function, keras.layers.Layer) or (
+        _hashable(function)
+        and (
+            function in _LINEAR
+            or function in _SIGN_SLOPES
+            or function in _RELU6
+            or function in _FROM_INPUT
+            or function in _FROM_OUTPUT
+        )
+    )
+
+
+def _hashable(function: Any) -> bool:
+    try:
+        hash(function)
+    except TypeError:
+        return False
+    return True
+
+
+def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
+    """Applies a layer's activation and saves what its gradient reads.
+
+    Args:
+        wrapped: The layer whose activation it is.
+        function: The activation: a function, a layer, or `None`.
+        x: Tensor, the activation's input.
+
+    Returns:
+        The activation's output. An unknown function is simply called.
+    """
+    if function is None or not is_known(function):
+        return x if function is None else function(x)
+    if isinstance(function, keras.layers.Layer):
+        return function(x)  # It has a rule of its own.
+    if function in _LINEAR:
+        return function(x)
+    if function in _SIGN_SLOPES:
+        return _sign(function, x, _SIGN_SLOPES[function])
+    if function in _RELU6:
+        return _interval(function, x, 0.0, 6.0)
+    if function in _FROM_OUTPUT:
+        return _from_output(wrapped, function, x, _FROM_OUTPUT[function])
+    return _from_input(wrapped, function, x)
+
+
+def _sign(function: Function, x: tf.Tensor, slope: float) -> tf.Tensor:
+    def gradients(
+        dys: scheduling.Tensors, *_: Any
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        return [pattern.gradient(dys[0])], []
+
+    (y,) = scheduling.with_gradient(
+        lambda: [function(x)], [x], [], scheduling.Backward([], gradients)
+    )
+    pattern = saved_tensors.SignPattern(y, slope)
+    return y
+
+
+def _interval(
+    function: Function, x: tf.Tensor, lower: float, upper: float
+) -> tf.Tensor:
+    masks: list[tf.Tensor] = []
+
+    def forward() -> list[tf.Tensor]:
+        y = function(x)
+        masks[:] = [ops.pack_mask(y, lower, upper)]
+        return [scheduling.after(y, masks)]
+
+    def gradients(
+        dys: scheduling.Tensors, *_: Any
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        return [ops.mask_gradient(masks[0], dys[0])], []
+
+    (y,) = scheduling.with_gradient(
+        forward, [x], [], scheduling.Backward([], gradients)
+    )
+    return y
+
+
+class _Late(saved_tensors.SavedTensor):
+    """A saved tensor that becomes known after its layer's forward pass."""
+
+    handle: saved_tensors.SavedTensor
+
+    def restore(self, after: scheduling.Tensors) -> tf.Tensor:
+        return self.handle.restore(after)
+
+
+def _from_output(
+    wrapped: WrappedLayer,
+    function: Function,
+    x: tf.Tensor,
+    gradient: OutputGradient,
+) -> tf.Tensor:
+    late = _Late()
+    logits: list[Any] = []
+
+    def forward() -> list[tf.Tensor]:
+        y = function(x)
+        logits[:] = [getattr(y, "_keras_logits", None)]
+        return [y]
+
+    def gradients(
+        dys: scheduling.Tensors, restored: scheduling.Tensors, *_: Any
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        return [gradient(restored[0], dys[0])], []
+
+    (y,) = scheduling.with_gradient(
+        forward, [x], [], scheduling.Backward([late], gradients)
+    )
+    # The output is saved as the object that the next layer sees, so that both
+    # share one stream.
+    late.handle = wrapped.save(
+        y, wrapped.control(y, "output", ACTIVATION_GRADIENT)
+    )
+    if logits[0] is not None:
+        # Keras' losses look here for the logits, for numerical stability.
+        y._keras_logits = logits[0]
+    return y
+
+
+def _from_input(
+    wrapped: WrappedLayer, function: Function, x: tf.Tensor
+) -> tf.Tensor:
+    saved = wrapped.save(
+        x, wrapped.control(x, "activation_input", ACTIVATION_GRADIENT)
+    )
+
+    def gradients(
+        dys: scheduling.Tensors, restored: scheduling.Tensors, *_: Any
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(restored[0])
+            y = function(restored[0])
+        return [tape.gradient(y, restored[0], output_gradients=dys[0])], []
+
+    (y,) = scheduling.with_gradient(
+        lambda: [function(x)], [x], [], scheduling.Backward([saved], gradients)
+    )
+    saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
+    return y
+
+
+def _unknown_function(layer: Any) -> str | None:
+    if is_known(layer.activation):
+        return None
+    return f"activation {layer.activation!r} is not one of Keras' own"
+
+
+@rule(
+    keras.layers.Activation,
+    saves="sign pattern, output or input of the function",
+    unsupported=_unknown_function,
+)
+def activation_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`Activation`: whatever function it holds."""
+    return apply(wrapped, wrapped.layer.activation, arguments.tensors[0])
+
+
+def _own_call(wrapped: WrappedLayer, arguments: CallArguments) -> Function:
+    def call(x: tf.Tensor) -> tf.Tensor:
+        args, kwargs = arguments.replaced([x])
+        return wrapped.call(*args, **kwargs)
+
+    return call
+
+
+@rule(keras.layers.ReLU, saves="sign pattern, exact")
+def relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`ReLU`, with a slope, a maximum or a threshold."""
+    layer, x = wrapped.layer, arguments.tensors[0]
+    call = _own_call(wrapped, arguments)
+    if layer.threshold == 0 and layer.max_value is None:
+        return _sign(call, x, float(layer.negative_slope))
+    if (
+        layer.threshold == 0
+        and layer.max_value == 6
+        and layer.negative_slope == 0
+    ):
+        return _interval(call, x, 0.0, 6.0)
+    return _from_input(wrapped, call, x)
+
+
+@rule(keras.layers.LeakyReLU, saves="sign pattern, exact")
+def leaky_relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`LeakyReLU`."""
+    call = _own_call(wrapped, arguments)
+    slope = float(wrapped.layer.negative_slope)
+    return _sign(call, arguments.tensors[0], slope)
+
+
+@rule(keras.layers.ELU, saves="input, compressed")
+def elu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`ELU`."""
+    call = _own_call(wrapped, arguments)
+    return _from_input(wrapped, call, arguments.tensors[0])
+
+
+@rule(keras.layers.PReLU, saves="input, compressed")
+def prelu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`PReLU`: its slopes are weights, so its gradient reads the input."""
+    return recompute(wrapped, arguments)
+
+
+@rule(keras.layers.Softmax, saves="output, compressed")
+def softmax_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`Softmax`; with a mask, or over several axes, from its input."""
+    axis = wrapped.layer.axis
+    call = _own_call(wrapped, arguments)
+    if not isinstance(axis, int) or len(arguments.tensors) != 1:
+        return recompute(wrapped, arguments)
+    return _from_output(
+        wrapped,
+        call,
+        arguments.tensors[0],
+        functools.partial(_softmax_gradient, axis=axis),
+    )

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rule works with: the wrapped layer and the arguments of its call."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import codecs, saved_tensors
+from comet_tf.config import CompressionConfig
+from comet_tf.error_bound.control import BoundControl
+from comet_tf.saved_tensors import SavedTensor
+
+
+class CallArguments:
+    """The arguments of one layer call, with its float tensors set apart.
+
+    Only those take part in the gradient; everything else (masks, indices,
+    flags) is passed on as it is.
+
+    Args:
+        args: Tuple. Positional arguments of the call.
+        kwargs: Dict. Keyword arguments of the call.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._structure = (args, kwargs)
+        self._leaves = keras.tree.flatten(self._structure)
+        self._indices = [
+            index
+            for index, leaf in enumerate(self._leaves)
+            if tf.is_tensor(leaf) and leaf.dtype.is_floating
+        ]
+
+    @property
+    def tensors(self) -> list[tf.Tensor]:
+        """The float tensors, in order."""
+        return [self._leaves[index] for index in self._indices]
+
+    def replaced(
+        self, tensors: Sequence[tf.Tensor]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns `(args, kwargs)` with other float tensors in their place."""
+        leaves = list(self._leaves)
+        for index, tensor in zip(self._indices, tensors, strict=True):
+            leaves[index] = tensor
+        return keras.tree.pack_sequence_as(self._structure, leaves)
+
+
+class WrappedLayer:
+    """One layer of a wrapped model: its own code, its config, its bounds.
+
+    Args:
+        layer: Keras layer.
+        call: The layer's own `call`, bound.
+        config: `CompressionConfig`.
+        path: String. Unique within the model; names the layer in reports.
+        make_control: Function `(name, kind, weights) -> BoundControl`.
+    """
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        call: Callable[..., Any],
+        config: CompressionConfig,
+        path: str,
+        make_control: Callable[[str, str, Sequence[Any]], BoundControl],
+    ) -> None:
+        self.layer = layer
+        self.call = call
+        self.config = config
+        self.path = path
+        self.controls: dict[str, BoundControl] = {}
+        self._codec = codecs.get(config)
+        self._make_control = make_control
+
+    def control(
+        self,
+        x: tf.Tensor,
+        slot: str,
+        kind: str,
+        weights: Sequence[keras.Variable] = (),
+    ) -> BoundControl | None:
+        """Returns the error bound of an activation of this layer.
+
+        Args:
+            x: Tensor that is to be saved.
+            slot: String. What it is to the layer, such as `"input"`.
+            kind: String. `"weight_gradient"` or `"activation_gradient"`, see
+                `BoundControl`.
+            weights: Variables whose gradients read the activation.
+
+        Returns:
+            The `BoundControl`, the same one at every trace, or `None` when
+            the tensor is not worth compressing.
+        """
+        if not saved_tensors.worth_compressing(x, self.config.min_bytes):
+            return None
+        name = f"{self.path}/{self._unique(x, slot)}"
+        if name not in self.controls:
+            self.controls[name] = self._make_control(name, kind, weights)
+        return self.controls[name]
+
+    def save(self, x: tf.Tensor, control: BoundControl | None) -> SavedTensor:
+        """Stores an activation of this layer for its backward pass.
+
+        Args:
+            x: Tensor to store.
+            control: What `control` returned for it; `None` keeps it as it is.
+
+        Returns:
+            The `SavedTensor`.
+        """
+        if control is None:
+            return saved_tensors.ExactTensor(x)
+        return saved_tensors.save(x, self._codec, control)
+
+    def _unique(self, x: tf.Tensor, slot: str) -> str:
+        """Numbers the slots of a layer that is called more than once."""
+        if not tf.is_symbolic_tensor(x):
+            return slot
+        uses = saved_tensors.graph_trace(x.graph).uses
+        use = uses[self.path, slot] = uses.get((self.path, slot), 0) + 1
+        return slot if use == 1 else f"{slot}_{use}"
+
+    @contextlib.contextmanager
+    def variables_as(
+        self,
+        variables: Sequence[keras.Variable],
+        values: Sequence[tf.Tensor],
+    ) -> Iterator[keras.StatelessScope]:
+        """Lets the layer's own code read `values` for `variables`.
+
+        Its code is then a function of tensors alone, which can be called
+        again, on restored activations, in the backward pass.
+        """
+        scope = keras.StatelessScope()
+        for variable, value in zip(variables, values, strict=True):
+            # Not through the constructor, which casts to the variable's type:
+            # under mixed precision the values are already autocast.
+            scope.add_update((variable, value))
+        with scope:
+            yield scope
+
+    def parameters(self) -> tuple[list[keras.Variable], list[tf.Tensor]]:
+        """Returns the trainable variables and their values as tensors."""
+        variables = list(self.layer.trainable_variables)
+        values = [tf.convert_to_tensor(v.value) for v in variables]
+        return variables, values
+
+
+@contextlib.contextmanager
+def attributes(layer: keras.layers.Layer, **values: Any) -> Iterator[None]:
+    """Sets attributes of a layer while a part of its own code runs."""
+    before = {name: vars(layer)[name] for name in values if name in vars(layer)}
+    try:
+        for name, value in values.items():
+            setattr(layer, name, value)
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(layer, name, before[name])
+            else:  # It came from the class, and so it shall again.
+                delattr(layer, name)
+
+
+RuleFunction = Callable[[WrappedLayer, CallArguments], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How a kind of layer trains from saved tensors.
+
+    Args:
+        function: Function `(wrapped, arguments) -> outputs` that replaces the
+            layer's `call` while it trains.
+        saves: String. What the layer keeps, for the memory report.
+        unsupported: Function `layer -> reason`; a reason (a string) means
+            that this layer is left alone, `None` that the rule applies.
+    """
+
+    function: RuleFunction
+    saves: str
+    unsupported: Callable[[keras.layers.Layer], str | None] = lambda _: None

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for normalisation layers: input compressed, statistics exact."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import scheduling
+from comet_tf.error_bound.control import ACTIVATION_GRADIENT
+from comet_tf.rules.base import CallArguments, WrappedLayer, attributes
+from comet_tf.rules.recompute import recompute
+from comet_tf.rules.registry import rule
+
+
+def _unusual_batch_norm(layer: Any) -> str | None:
+    if getattr(layer, "renorm", False):
+        return "batch renormalization has no rule"
+    if getattr(layer, "synchronized", False):
+        return "synchronized batch statistics have no rule"
+    return None
+
+
+@rule(
+    keras.layers.BatchNormalization,
+    saves="input, compressed; statistics, exact",
+    unsupported=_unusual_batch_norm,
+)
+def batch_normalization(
+    wrapped: WrappedLayer, arguments: CallArguments
+) -> Any:
+    """Batch normalisation with the exact statistics of the forward pass."""
+    layer = wrapped.layer
+    (x,) = arguments.tensors
+    args, kwargs = arguments.replaced([x])
+    masked = kwargs.get("mask") is not None or len(args) > 2
+    if masked or not layer.trainable:
+        # Frozen, it scales by constants and keeps nothing.
+        return wrapped.call(*args, **kwargs)
+
+    variables, values = wrapped.parameters()
+    control = wrapped.control(x, "input", ACTIVATION_GRADIENT)
+    saved = wrapped.save(x, control)
+    moving = [layer.moving_mean, layer.moving_variance]
+    statistics: list[tf.Tensor] = []
+
+    def moments(*moments_args: Any, **moments_kwargs: Any) -> Any:
+        statistics[:] = own_moments(*moments_args, **moments_kwargs)
+        return tuple(statistics)
+
+    own_moments = layer._moments
+
+    def forward() -> list[tf.Tensor]:
+        with (
+            wrapped.variables_as(variables, values) as scope,
+            attributes(layer, _moments=moments),
+        ):
+            y = wrapped.call(*args, **kwargs)
+        for variable in moving:
+            variable.assign(scope.get_current_value(variable))
+        return [y]
+
+    def gradients(
+        dys: scheduling.Tensors,
+        restored: scheduling.Tensors,
+        parameters: scheduling.Tensors,
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        by_variable = dict(zip(map(id, variables), parameters, strict=True))
+        dx, dgamma, dbeta = _batch_norm_gradient(
+            dys[0],
+            restored[0],
+            mean=statistics[0],
+            variance=statistics[1],
+            gamma=by_variable.get(id(layer.gamma)) if layer.scale else None,
+            axis=layer.axis,
+            epsilon=layer.epsilon,
+        )
+        named = {}
+        if layer.scale:
+            named[id(layer.gamma)] = dgamma
+        if layer.center:
+            named[id(layer.beta)] = dbeta
+        return [dx], [
+            tf.cast(named[id(variable)], parameter.dtype)
+            for variable, parameter in zip(variables, parameters, strict=True)
+        ]
+
+    (y,) = scheduling.with_gradient(
+        forward, [x], values, scheduling.Backward([saved], gradients)
+    )
+    return y
+
+
+def _batch_norm_gradient(
+    dy: tf.Tensor,
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    gamma: tf.Tensor | None,
+    axis: int,
+    epsilon: float,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Gradients of `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
+
+    With `n` elements a channel, `r = 1 / sqrt(variance + epsilon)` and
+    `xn = (x - mean) * r` (Ioffe and Szegedy, 2015, section 3):
+
+        dbeta  = sum(dy)
+        dgamma = sum(dy * xn) = r * (sum(dy * x) - mean * dbeta)
+        dx     = gamma * r * (dy - dbeta / n - xn * dgamma / n)
+
+    `dx` is written as `a * dy + b * x + c` with one a, b and c a channel, so
+    that no normalised copy of `x` is ever made.
+    """
+    dtype, rank = dy.dtype, dy.shape.rank
+    dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
+    axes = [i for i in range(rank) if i != axis % rank]
+    broadcast = [1] * rank
+    broadcast[axis] = -1
+
+    dbeta = tf.reduce_sum(dy, axes)
+    product = tf.reduce_sum(dy * x, axes)
+    scale = tf.math.rsqrt(variance + epsilon)
+    dgamma = scale * (product - mean * dbeta)
+    count = tf.cast(tf.size(x) // tf.size(mean), dy.dtype)
+
+    a = scale if gamma is None else scale * tf.cast(gamma, dy.dtype)
+    b = -a * scale * dgamma / count
+    c = -a * dbeta / count - b * mean
+    a, b, c = (tf.reshape(t, broadcast) for t in (a, b, c))
+    dx = dy * a + (x * b + c)
+    return tf.cast(dx, dtype), dgamma, dbeta
+
+
+@rule(
+    keras.layers.LayerNormalization,
+    keras.layers.GroupNormalization,
+    keras.layers.UnitNormalization,
+    saves="input, compressed",
+)
+def sample_normalization(
+    wrapped: WrappedLayer, arguments: CallArguments
+) -> Any:
+    """Normalisation within a sample, recomputed from the restored input."""
+    return recompute(wrapped, arguments)

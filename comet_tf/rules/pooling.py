@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for max pooling: where each maximum was, packed and exact.
+
+Average pooling keeps nothing and is left alone.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import ops, scheduling
+from comet_tf.rules.base import CallArguments, WrappedLayer
+from comet_tf.rules.registry import rule
+
+
+def _channels_first(layer: Any) -> str | None:
+    if layer.data_format == "channels_last":
+        return None
+    return "max pooling with data_format='channels_first' has no rule"
+
+
+@rule(
+    keras.layers.MaxPooling1D,
+    keras.layers.MaxPooling2D,
+    keras.layers.MaxPooling3D,
+    saves="position in the window, exact",
+    unsupported=_channels_first,
+)
+def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """Max pooling over windows."""
+    layer = wrapped.layer
+    (x,) = arguments.tensors
+    args, kwargs = arguments.replaced([x])
+    window = _per_dimension(layer.pool_size, x)
+    strides = _per_dimension(layer.strides, x)
+    shape = tf.shape(x, out_type=tf.int64)
+    positions: list[tf.Tensor] = []
+
+    def forward() -> list[tf.Tensor]:
+        y = wrapped.call(*args, **kwargs)
+        positions[:] = [
+            ops.pack_pool_positions(x, y, window, strides, layer.padding)
+        ]
+        return [scheduling.after(y, positions)]
+
+    def gradients(
+        dys: scheduling.Tensors, *_: Any
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        dx = ops.pool_gradient(
+            positions[0], dys[0], shape, window, strides, layer.padding
+        )
+        dx.set_shape(x.shape)
+        return [dx], []
+
+    (y,) = scheduling.with_gradient(
+        forward, [x], [], scheduling.Backward([], gradients)
+    )
+    return y
+
+
+def _per_dimension(value: Any, x: tf.Tensor) -> list[int]:
+    if isinstance(value, int):
+        return [value] * (x.shape.rank - 2)
+    return list(value)
+
+
+@rule(
+    keras.layers.GlobalMaxPooling1D,
+    keras.layers.GlobalMaxPooling2D,
+    keras.layers.GlobalMaxPooling3D,
+    saves="mask of the maxima, exact",
+)
+def global_max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """Global max pooling: equal maxima share the gradient, as in TensorFlow."""
+    layer = wrapped.layer
+    (x,) = arguments.tensors
+    args, kwargs = arguments.replaced([x])
+    rank = x.shape.rank
+    channels_last = layer.data_format == "channels_last"
+    axes = list(range(1, rank - 1)) if channels_last else list(range(2, rank))
+    saved: list[tf.Tensor] = []
+
+    def per_window(y: tf.Tensor) -> tf.Tensor:
+        if layer.keepdims:
+            return y
+        for axis in axes:
+            y = tf.expand_dims(y, axis)
+        return y
+
+    def forward() -> list[tf.Tensor]:
+        y = wrapped.call(*args, **kwargs)
+        is_maximum = tf.cast(tf.equal(x, per_window(y)), x.dtype)
+        count = tf.reduce_sum(is_maximum, axes, keepdims=True)
+        saved[:] = [ops.pack_mask(is_maximum, 0.5), count]
+        return [scheduling.after(y, saved)]
+
+    shape = tf.shape(x, out_type=tf.int64)
+
+    def gradients(
+        dys: scheduling.Tensors, *_: Any
+    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        mask, count = saved
+        share = tf.broadcast_to(per_window(dys[0]) / count, shape)
+        dx = ops.mask_gradient(mask, share)
+        dx.set_shape(x.shape)
+        return [dx], []
+
+    (y,) = scheduling.with_gradient(
+        forward, [x], [], scheduling.Backward([], gradients)
+    )
+    return y

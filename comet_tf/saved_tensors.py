@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations that wait for the backward pass: save, share, restore.
+
+`save(x, ...)` stores an activation now and returns a handle; the backward pass
+asks the handle for its values (`restore`) or only for its sign pattern
+(`sign_gradient`). Saving one tensor twice while one graph is traced gives the
+same handle, so an activation that several layers read is stored once. A handle
+can be *derived* from another one by a cheap function; then nothing is stored
+for it.
+
+When a stored activation may be restored is decided in `scheduling`.
+"""
+
+import dataclasses
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from comet_tf import ops
+from comet_tf.codecs import Codec
+from comet_tf.error_bound.control import BoundControl
+
+FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
+
+# An unknown dimension (the batch) counts as this many elements when a tensor's
+# size decides whether compressing it is worth the while.
+_UNKNOWN_DIMENSION = 16
+
+
+class SavedTensor:
+    """An activation kept for the backward pass; see the subclasses."""
+
+    #: Tensors that exist once the activation is stored; the forward pass waits
+    #: for them before it moves on.
+    stored: tuple[tf.Tensor, ...] = ()
+
+    def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Returns the values, not before all of `after` is there."""
+        raise NotImplementedError
+
+    def sign_gradient(
+        self, dy: tf.Tensor, negative_slope: float
+    ) -> tf.Tensor | None:
+        """Gradient of a (leaky) ReLU whose output this is, if it can tell."""
+        del dy, negative_slope
+        return None
+
+    def add_consumer(self, control: BoundControl) -> None:
+        """Notes that a further layer reads this activation."""
+        del control
+
+
+class ExactTensor(SavedTensor):
+    """The tensor itself: too small, or of a type that is not compressed."""
+
+    def __init__(self, tensor: tf.Tensor) -> None:
+        self._tensor = tensor
+
+    def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See `SavedTensor.restore`."""
+        del after  # Nothing to delay: no memory is gained by waiting.
+        return self._tensor
+
+
+class CompressedTensor(SavedTensor):
+    """A codec's stream, with what is needed to restore the tensor.
+
+    Args:
+        x: Tensor to store.
+        codec: Codec that stores it.
+        control: The activation's error bound, and where its statistics go.
+    """
+
+    def __init__(
+        self, x: tf.Tensor, codec: Codec, control: BoundControl
+    ) -> None:
+        self.control = control
+        self._codec = codec
+        self._dtype = x.dtype
+        self.static_shape = x.shape
+        self._shape = tf.shape(x, out_type=tf.int64)
+        self._stream, info = codec.compress(x, control)
+        # Read by the memory report and by the callback that adapts the bound.
+        control.stream_info.assign(info)
+        self.stored = (self._stream,)
+
+    def elements(self) -> int:
+        """The number of elements on the latest step."""
+        raw_bytes = self.control.read_stream_info().raw_bytes
+        return round(raw_bytes / self._dtype.size)
+
+    def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See `SavedTensor.restore`."""
+        with tf.control_dependencies(list(after)):
+            values = self._codec.decompress(
+                self._stream, self._shape, self._dtype
+            )
+        values.set_shape(self.static_shape)
+        return values
+
+    def sign_gradient(
+        self, dy: tf.Tensor, negative_slope: float
+    ) -> tf.Tensor | None:
+        """See `SavedTensor.sign_gradient`."""
+        if not self._codec.keeps_sign(negative_slope):
+            return None
+        return self._codec.sign_gradient(self._stream, dy, negative_slope)
+
+    def add_consumer(self, control: BoundControl) -> None:
+        """See `SavedTensor.add_consumer`."""
+        if control is self.control:
+            return
+        for one, other in (
+            (self.control, control.name),
+            (control, self.control.name),
+        ):
+            if other not in one.shared_with:
+                one.shared_with.append(other)
+
+
+class DerivedTensor(SavedTensor):
+    """A tensor that a cheap function makes from another saved tensor.
+
+    Args:
+        parent: The saved tensor that is really stored.
+        function: Maps the parent's values to this tensor's values.
+    """
+
+    def __init__(
+        self,
+        parent: SavedTensor,
+        function: Callable[[tf.Tensor], tf.Tensor],
+    ) -> None:
+        self._parent = parent
+        self._function = function
+        self.stored = parent.stored
+
+    def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See `SavedTensor.restore`."""
+        return self._function(self._parent.restore(after))
+
+    def add_consumer(self, control: BoundControl) -> None:
+        """See `SavedTensor.add_consumer`."""
+        self._parent.add_consumer(control)
+
+
+@dataclasses.dataclass
+class Trace:
+    """What has been saved while one graph is traced.
+
+    It hangs on the graph, so that it lives and dies with it: a registry of
+    graphs, or `tf.custom_gradient`, would keep every retrace alive.
+    """
+
+    saved: dict[int, tuple[tf.Tensor, SavedTensor]] = dataclasses.field(
+        default_factory=dict
+    )
+    gradients: list[Callable[..., Any]] = dataclasses.field(
+        default_factory=list
+    )
+    uses: dict[Any, int] = dataclasses.field(default_factory=dict)
+    # How many operations the graph had when its backward pass began.
+    backward_start: int | None = None
+
+
+_TRACE = "_comet_tf_trace"
+# Eager tensors die as soon as nobody needs them, and so must their handles.
+_eager_saved: weakref.WeakValueDictionary[int, SavedTensor] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def graph_trace(graph: tf.Graph) -> Trace:
+    """Returns the `Trace` of a graph."""
+    trace = getattr(graph, _TRACE, None)
+    if trace is None:
+        trace = Trace()
+        setattr(graph, _TRACE, trace)
+    return trace
+
+
+def lookup(x: tf.Tensor) -> SavedTensor | None:
+    """Returns the handle under which `x` itself is saved, if it is."""
+    if tf.is_symbolic_tensor(x):
+        entry = graph_trace(x.graph).saved.get(id(x))
+        return None if entry is None else entry[1]
+    handle = _eager_saved.get(id(x))
+    if handle is None or handle.source() is not x:  # type: ignore[attr-defined]
+        return None
+    return handle
+
+
+def remember(x: tf.Tensor, handle: SavedTensor) -> SavedTensor:
+    """Makes `handle` the one under which `x` is saved, and returns it."""
+    if tf.is_symbolic_tensor(x):
+        # The tensor is kept with its handle so that its id stays its own.
+        graph_trace(x.graph).saved[id(x)] = (x, handle)
+    else:
+        handle.source = weakref.ref(x)  # type: ignore[attr-defined]
+        _eager_saved[id(x)] = handle
+    return handle
+
+
+def worth_compressing(x: tf.Tensor, min_bytes: int) -> bool:
+    """Whether `x` has a float type and is large enough to be compressed."""
+    if x.dtype not in FLOAT_TYPES or x.shape.rank is None:
+        return False
+    elements = math.prod(
+        _UNKNOWN_DIMENSION if size is None else size for size in x.shape
+    )
+    return elements * x.dtype.size >= min_bytes
+
+
+def save(x: tf.Tensor, codec: Codec, control: BoundControl) -> SavedTensor:
+    """Stores an activation for the backward pass.
+
+    Args:
+        x: Tensor of a float type, any shape.
+        codec: Codec that stores it.
+        control: Error bound of the layer that asks.
+
+    Returns:
+        The `SavedTensor`; the same one for the same tensor.
+    """
+    handle = lookup(x)
+    if handle is None:
+        return remember(x, CompressedTensor(x, codec, control))
+    handle.add_consumer(control)
+    return handle
+
+
+class SignPattern:
+    """The sign pattern of a (leaky) ReLU's output, stored as late as possible.
+
+    If some layer saves the output anyway, that stream has the pattern and
+    nothing is stored here. Whether one does is only known when the backward
+    pass is traced, so in a graph the choice is made then. In eager mode the
+    output is gone by then, so one bit an element is packed at once.
+
+    Args:
+        y: Tensor. Output of the activation, the object the next layer sees.
+        negative_slope: Float. The activation's slope for negative inputs.
+    """
+
+    def __init__(self, y: tf.Tensor, negative_slope: float) -> None:
+        self._slope = negative_slope
+        if tf.is_symbolic_tensor(y):
+            self._y: tf.Tensor | None = y
+            self._mask: tf.Tensor | None = None
+        else:
+            self._y = None
+            self._mask = ops.pack_mask(y)
+
+    def gradient(self, dy: tf.Tensor) -> tf.Tensor:
+        """Returns `dy` where the output is positive, else `slope * dy`."""
+        if self._y is not None:
+            handle = lookup(self._y)
+            if handle is not None:
+                dx = handle.sign_gradient(dy, self._slope)
+                if dx is not None:
+                    return dx
+            if self._mask is None:
+                # In the graph of the forward pass: from another graph (the
+                # gradient of a called function) `y` itself would be captured.
+                with self._y.graph.as_default(), tf.control_dependencies(None):
+                    self._mask = ops.pack_mask(self._y)
+        return ops.mask_gradient(self._mask, dy, self._slope)

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`wrap_model` and `unwrap_model`: a Keras model's layers, in place.
+
+Wrapping sets `call` on layer instances and nothing else, so weights, names,
+summary, saving and cloning are those of the plain model, and a saved file
+names Keras' own classes only.
+"""
+
+import dataclasses
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import rules
+from comet_tf.config import CompressionConfig
+from comet_tf.error_bound.control import BoundControl, collection_flag
+from comet_tf.ops.library import library
+
+_LEFT_ALONE = "nothing to keep, or no rule for this class"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One wrapped layer of a model, its rule, and what unwrapping restores."""
+
+    wrapped: rules.WrappedLayer
+    rule: rules.Rule
+    supports_jit: bool
+
+
+@dataclasses.dataclass
+class WrappedModel:
+    """What `wrap_model` knows about one wrapped model.
+
+    Args:
+        entries: The wrapped layers, in model order.
+        left_alone: Reason by path, for the other layers.
+        jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
+    """
+
+    entries: list[Entry] = dataclasses.field(default_factory=list)
+    left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
+    jit_was_forced: bool = False
+    _graph: Any = lambda: None
+
+    @property
+    def step_graph(self) -> tf.Graph | None:
+        """The graph in which the model was last traced for training."""
+        return self._graph()
+
+    def note_trace(self) -> None:
+        """Remembers the graph that is being traced, but keeps it not alive."""
+        if tf.inside_function():
+            self._graph = weakref.ref(tf.compat.v1.get_default_graph())
+
+
+_wrapped_models: weakref.WeakKeyDictionary[keras.Model, WrappedModel] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def wrap_model(
+    model: keras.Model,
+    config: CompressionConfig | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
+) -> keras.Model:
+    """Makes a model keep its activations compressed while it trains.
+
+    Works in place. Inference runs the layers' original code; training gives
+    the same loss and predictions bit for bit, and gradients from activations
+    that were restored within their error bound. Wrapping a wrapped model wraps
+    it anew with the new arguments.
+
+    Args:
+        model: Keras model: functional, sequential or subclassed, built or not
+            (a model that creates its layers when it is built must be built).
+        config: `CompressionConfig`. Defaults to `CompressionConfig()`.
+        include: Iterable of layer names. Wraps only these (and what is inside
+            them). Defaults to all.
+        exclude: Iterable of layer names. Leaves these (and what is inside
+            them) as they are. Defaults to none.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        TypeError: When `model` is not a Keras model or `config` not a
+            `CompressionConfig`.
+        ValueError: When a name in `include` or `exclude` matches no layer.
+        RuntimeError: When Keras runs on another backend than TensorFlow.
+        ImportError: When the op library is missing or does not fit.
+
+    Example:
+
+    ```python
+    model = keras.applications.ResNet50(weights=None)
+    model = comet_tf.wrap_model(model, exclude=["predictions"])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(data, callbacks=[comet_tf.AdaptiveErrorBound()])
+    ```
+    """
+    _check_model(model)
+    if config is None:
+        config = CompressionConfig()
+    if not isinstance(config, CompressionConfig):
+        raise TypeError(
+            "`config` must be a `comet_tf.CompressionConfig`. "
+            f"Received: config={config!r}"
+        )
+    chosen = _choose(model, include, exclude)
+    if is_wrapped(model):
+        unwrap_model(model)
+    if not config.enabled:
+        return model
+    library()
+    state = WrappedModel()
+    flag = collection_flag(_strategy(model))
+    for layer, path in chosen:
+        _wrap_layer(state, layer, path, config, flag)
+    state.jit_was_forced = _reset_training(model, jit_off=True)
+    _wrapped_models[model] = state
+    return model
+
+
+def unwrap_model(model: keras.Model) -> keras.Model:
+    """Gives a wrapped model its original layers back.
+
+    Args:
+        model: Keras model. One that is not wrapped is left as it is.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        TypeError: When `model` is not a Keras model.
+    """
+    _check_model(model)
+    state = _wrapped_models.pop(model, None)
+    if state is None:
+        return model
+    for entry in state.entries:
+        layer = entry.wrapped.layer
+        del layer.call
+        layer.supports_jit = entry.supports_jit
+    _reset_training(model, jit_off=False)
+    if state.jit_was_forced:
+        model.jit_compile = True
+    return model
+
+
+def is_wrapped(model: keras.Model) -> bool:
+    """Whether `wrap_model` has wrapped this model."""
+    return model in _wrapped_models
+
+
+def wrapped_model(model: keras.Model) -> WrappedModel:
+    """Returns what is known about a wrapped model.
+
+    Args:
+        model: Keras model.
+
+    Returns:
+        Its `WrappedModel`.
+
+    Raises:
+        TypeError: When it is not a Keras model.
+        ValueError: When it is not wrapped.
+    """
+    _check_model(model)
+    if model not in _wrapped_models:
+        raise ValueError(
+            f"Model {model.name!r} is not wrapped. Call "
+            "`comet_tf.wrap_model(model)` before `model.fit`."
+        )
+    return _wrapped_models[model]
+
+
+def controls(model: keras.Model) -> list[BoundControl]:
+    """Returns the error bounds of a wrapped model's saved activations.
+
+    They appear when a layer first trains.
+
+    Args:
+        model: Wrapped Keras model.
+
+    Returns:
+        List of `BoundControl`, in model order.
+
+    Raises:
+        ValueError: When the model is not wrapped.
+    """
+    return [
+        control
+        for entry in wrapped_model(model).entries
+        for control in entry.wrapped.controls.values()
+    ]
+
+
+def _check_model(model: Any) -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "comet_tf needs Keras on the TensorFlow backend. Set the "
+            'environment variable KERAS_BACKEND to "tensorflow" before '
+            f"importing keras. Received: {keras.backend.backend()!r}"
+        )
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "Expected a Keras 3 model (`keras.Model`). "
+            f"Received: {model!r} of type {type(model)}"
+        )
+
+
+def _strategy(model: keras.Model) -> Any:
+    for variable in model.variables:
+        return getattr(variable.value, "distribute_strategy", None)
+    return None
+
+
+def _choose(
+    model: keras.Model,
+    include: Iterable[str] | None,
+    exclude: Iterable[str] | None,
+) -> list[tuple[keras.layers.Layer, str]]:
+    """Lists the layers that may be wrapped, each once, with its path."""
+    included = _names("include", include)
+    excluded = _names("exclude", exclude)
+    seen: set[int] = set()
+    found: set[str] = set()
+    chosen: list[tuple[keras.layers.Layer, str]] = []
+
+    def visit(layer: Any, prefix: str, inside: bool) -> None:
+        for child in layer._flatten_layers(include_self=False, recursive=False):
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            path = f"{prefix}{child.name}"
+            found.update((child.name, path))
+            if excluded and {child.name, path} & excluded:
+                continue
+            wanted = inside or bool({child.name, path} & (included or set()))
+            own_rule = rules.find(child) is not None
+            if wanted:
+                chosen.append((child, path))
+            if not own_rule:
+                visit(child, f"{path}/", wanted)
+
+    visit(model, "", included is None)
+    for name, names in (("include", included), ("exclude", excluded)):
+        unknown = sorted((names or set()) - found)
+        if unknown:
+            raise ValueError(
+                f"`{name}` names layers that model {model.name!r} does not "
+                f"have. Received: {unknown}. Its layers: "
+                f"{sorted(found)[:50]}"
+            )
+    return chosen
+
+
+def _names(argument: str, names: Iterable[str] | None) -> set[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise ValueError(
+            f"`{argument}` must be a list of layer names, not one string. "
+            f"Received: {argument}={names!r}"
+        )
+    return set(names)
+
+
+def _wrap_layer(
+    state: WrappedModel,
+    layer: keras.layers.Layer,
+    path: str,
+    config: CompressionConfig,
+    flag: Any,
+) -> None:
+    rule = rules.find(layer)
+    if rule is None:
+        if not list(layer._flatten_layers(include_self=False)):
+            state.left_alone[path] = _LEFT_ALONE
+        return
+    reason = rule.unsupported(layer)
+    if reason is not None:
+        state.left_alone[path] = reason
+        return
+
+    def make_control(
+        name: str, kind: str, weights: Sequence[Any]
+    ) -> BoundControl:
+        control = BoundControl(name, kind, weights, collect=flag)
+        if config.mode == "relative":
+            control.set_relative(config.error_bound)
+        else:
+            control.set_absolute(config.error_bound)
+        return control
+
+    wrapped = rules.WrappedLayer(layer, layer.call, config, path, make_control)
+    state.entries.append(Entry(wrapped, rule, layer.supports_jit))
+    layer.call = _training_call(state, wrapped, rule)
+    layer.supports_jit = False
+
+
+def _training_call(
+    state: WrappedModel, wrapped: rules.WrappedLayer, rule: rules.Rule
+) -> Callable[..., Any]:
+    own_call = wrapped.call
+    layer = wrapped.layer
+
+    @functools.wraps(own_call)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _is_training(layer, kwargs):
+            return own_call(*args, **kwargs)
+        leaves = keras.tree.flatten((args, kwargs))
+        if any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
+            return own_call(*args, **kwargs)
+        state.note_trace()
+        return rule.function(wrapped, rules.CallArguments(args, kwargs))
+
+    return call
+
+
+def _is_training(layer: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether this call trains: its own argument, else the outer call's.
+
+    Keras hands `training` to the layers whose `call` asks for it only; for the
+    others it is on the context of the outermost call.
+    """
+    training = kwargs.get("training")
+    if training is None:
+        training = layer._get_call_context().get_value("training")
+    return training is True or training == 1
+
+
+def _reset_training(model: keras.Model, jit_off: bool) -> bool:
+    """Makes Keras trace the model's step again; returns whether XLA was forced.
+
+    Custom ops have no XLA kernels, so a model that was compiled with
+    `jit_compile=True` falls back to a plain graph.
+    """
+    forced = bool(model._jit_compile)
+    if jit_off and forced:
+        warnings.warn(
+            f"XLA is switched off for the wrapped model {model.name!r}: its "
+            "compression ops have no XLA kernels. `unwrap_model` switches it "
+            "back on.",
+            stacklevel=3,
+        )
+    if jit_off and model._jit_compile is not None:
+        model.jit_compile = False
+    for name in ("train_function", "test_function", "predict_function"):
+        if getattr(model, name, None) is not None:
+            setattr(model, name, None)
+    return forced
