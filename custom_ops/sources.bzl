@@ -10,7 +10,8 @@ SOURCES = [
     "tensorflow/*.cc",
 ]
 
-# One file per instruction set; the code chooses between them at run time.
+# One file per instruction set; the code chooses between them at run time. It
+# asks the processor for just the extensions that are switched on below.
 AVX2_SOURCES = ["cpu/*_avx2.cc"]
 AVX512_SOURCES = ["cpu/*_avx512.cc"]
 
@@ -53,9 +54,10 @@ AVX2_COPTS = [
 AVX512_COPTS = AVX2_COPTS + [
     "-mavx512f",
     "-mavx512bw",
-    "-mavx512cd",
     "-mavx512dq",
     "-mavx512vl",
+    "-mavx512vbmi",
+    "-mavx512vbmi2",
     "-mprefer-vector-width=512",
 ]
 

@@ -96,7 +96,8 @@ def find_nvcc() -> str | None:
         raise BuildError(
             f"COMET_CUDA must be auto, 0 or 1. Received: COMET_CUDA={wish}"
         )
-    if wish == "0" or not list((OPS / "cuda").glob("*.cu")):
+    settings = runpy.run_path(str(OPS / "sources.bzl"))
+    if wish == "0" or not _sources(settings["GPU_SOURCES"]):
         return None
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     packages = pathlib.Path(sys.prefix).glob(
