@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a float to its code and back (README.md, sections "Codes", "Dither").
+// The one definition that every instruction set and the GPU must agree with.
+#ifndef COMET_CODEC_QUANTISE_H_
+#define COMET_CODEC_QUANTISE_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "custom_ops/codec/checksum.h"
+#include "custom_ops/codec/format.h"
+#include "custom_ops/codec/host_device.h"
+
+namespace comet {
+
+constexpr float kSmallestNormal = 1.17549435e-38f;  // 2^-126
+constexpr float kLargestStep = 8.507059e+37f;       // 2^126
+constexpr float kCodeLimit = 4194304.0f;            // 2^22
+
+COMET_INLINE uint32_t FloatBits(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+#endif
+}
+
+COMET_INLINE float FloatFromBits(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+#endif
+}
+
+COMET_INLINE bool IsExactZero(float x) {
+  return (FloatBits(x) & 0x7F800000u) == 0;
+}
+
+COMET_INLINE int32_t FloorToInt(float t) {
+  const int32_t i = static_cast<int32_t>(t);
+  return i - (t < static_cast<float>(i) ? 1 : 0);
+}
+
+COMET_INLINE int BitLength(uint32_t v) {
+  int bits = 0;
+  for (; v != 0; v >>= 1) ++bits;
+  return bits;
+}
+
+// --- 16-bit types ----------------------------------------------------------
+
+COMET_INLINE float HalfToFloat(uint16_t half) {
+  const uint32_t sign = (half & 0x8000u) << 16;
+  const uint32_t magnitude = half & 0x7FFFu;
+  const uint32_t shifted = magnitude << 13;
+  const uint32_t normal = shifted + (112u << 23);
+  const uint32_t special = shifted | 0x7F800000u;
+  const uint32_t subnormal = FloatBits(
+      static_cast<float>(static_cast<int32_t>(magnitude)) * 5.9604645e-8f);
+  const uint32_t bits = magnitude >= 0x7C00u
+                            ? special
+                            : (magnitude < 0x0400u ? subnormal : normal);
+  return FloatFromBits(sign | bits);
+}
+
+COMET_INLINE uint16_t FloatToHalf(float y, Rounding rounding) {
+  const uint32_t bits = FloatBits(y);
+  const uint32_t a = bits & 0x7FFFFFFFu;
+  const bool nearest_even = rounding == Rounding::kDither;
+  const uint32_t round = nearest_even ? 0xFFFu + ((a >> 13) & 1u) : 0u;
+  const uint32_t normal = (a - 0x38000000u + round) >> 13;
+  // Below 2^-14: a multiple of 2^-24. Adding 2^23 rounds to nearest even.
+  const bool is_small = a < 0x38800000u;
+  const float scaled = is_small ? FloatFromBits(a) * 16777216.0f : 0.0f;
+  const uint32_t small =
+      nearest_even ? FloatBits(scaled + 8388608.0f) - 0x4B000000u
+                   : static_cast<uint32_t>(static_cast<int32_t>(scaled));
+  const uint32_t overflow =
+      a >= 0x7F800000u ? 0x7C00u : (nearest_even ? 0x7C00u : 0x7BFFu);
+  const uint32_t first_overflow = nearest_even ? 0x477FF000u : 0x47800000u;
+  const uint32_t magnitude =
+      a >= first_overflow ? overflow : (is_small ? small : normal);
+  return static_cast<uint16_t>((bits >> 16 & 0x8000u) | magnitude);
+}
+
+COMET_INLINE float BFloat16ToFloat(uint16_t value) {
+  return FloatFromBits(static_cast<uint32_t>(value) << 16);
+}
+
+COMET_INLINE uint16_t FloatToBFloat16(float y, Rounding rounding) {
+  const uint32_t bits = FloatBits(y);
+  const uint32_t round =
+      rounding == Rounding::kDither ? 0x7FFFu + ((bits >> 16) & 1u) : 0u;
+  return static_cast<uint16_t>((bits + round) >> 16);
+}
+
+template <DType kType>
+COMET_INLINE float WidenElement(uint16_t element) {
+  return kType == DType::kFloat16 ? HalfToFloat(element)
+                                  : BFloat16ToFloat(element);
+}
+
+template <DType kType>
+COMET_INLINE uint16_t NarrowElement(float y, Rounding rounding) {
+  return kType == DType::kFloat16 ? FloatToHalf(y, rounding)
+                                  : FloatToBFloat16(y, rounding);
+}
+
+// --- step and acceptance ---------------------------------------------------
+
+struct Quantiser {
+  float step;
+  float inv;
+  float error_bound;
+  uint32_t limit;  // largest accepted bits of |x - y|
+};
+
+// The quantisation step of a bound; part of the format.
+COMET_INLINE float StepFor(DType dtype, Rounding rounding, float bound) {
+  const double twice = 2.0 * static_cast<double>(bound);
+  if (dtype == DType::kFloat32) {
+    const double step = twice * (1.0 - 1.0 / 4096.0);
+    return step < static_cast<double>(kLargestStep) ? static_cast<float>(step)
+                                                    : kLargestStep;
+  }
+  // A power of two: keep the exponent of 2 * bound, which is a normal float
+  // unless it overflows.
+  if (twice > static_cast<double>(kLargestStep)) return kLargestStep;
+  const uint32_t bits = FloatBits(static_cast<float>(twice));
+  const bool exact = (bits & 0x007FFFFFu) == 0;
+  const uint32_t exponent = bits >> 23;
+  const bool halve = exact && rounding == Rounding::kDither;
+  return FloatFromBits((exponent - (halve ? 1u : 0u)) << 23);
+}
+
+COMET_INLINE Quantiser MakeQuantiser(DType dtype, Rounding rounding,
+                                     float bound) {
+  Quantiser q;
+  q.step = StepFor(dtype, rounding, bound);
+  q.inv = 1.0f / q.step;
+  q.error_bound = bound;
+  q.limit = FloatBits(bound) - (rounding == Rounding::kDither ? 1u : 0u);
+  return q;
+}
+
+// --- codes -----------------------------------------------------------------
+
+COMET_INLINE int32_t WrapSub(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) -
+                              static_cast<uint32_t>(b));
+}
+
+COMET_INLINE int32_t WrapAdd(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) +
+                              static_cast<uint32_t>(b));
+}
+
+COMET_INLINE uint32_t ZigZag(int32_t d) {
+  return (static_cast<uint32_t>(d) << 1) ^ static_cast<uint32_t>(d >> 31);
+}
+
+COMET_INLINE int32_t UnZigZag(uint32_t z) {
+  return static_cast<int32_t>((z >> 1) ^ (0u - (z & 1u)));
+}
+
+COMET_INLINE int32_t CodeFromStep(int32_t s) {
+  return WrapAdd(s, s >= 0 ? 1 : 0);
+}
+
+COMET_INLINE int32_t StepFromCode(int32_t c) {
+  return WrapSub(c, c > 0 ? 1 : 0);
+}
+
+// --- dither ----------------------------------------------------------------
+
+COMET_INLINE uint32_t DitherKey(uint64_t mixed_seed, int64_t tile, int pair) {
+  const uint64_t counter =
+      64ull * static_cast<uint64_t>(tile) + static_cast<uint64_t>(pair);
+  return static_cast<uint32_t>(Mix(mixed_seed + counter * kGolden64) >> 32);
+}
+
+// Hash of a row pair's key and a lane; lowbias32 (C. Wellons, 2018).
+COMET_INLINE uint32_t DitherHash(uint32_t key, uint32_t lane) {
+  uint32_t h = key + lane * 0x9E3779B9u;
+  h ^= h >> 16;
+  h *= 0x7FEB352Du;
+  h ^= h >> 15;
+  h *= 0x846CA68Bu;
+  return h ^ (h >> 16);
+}
+
+// The offset f in (1, 2) of the even or odd row of a pair.
+COMET_INLINE float DitherOffset(uint32_t hash, bool odd_row) {
+  const uint32_t m = (odd_row ? hash >> 9 : hash << 7) & 0x7FFF80u;
+  return FloatFromBits(0x3F800040u | m);
+}
+
+// --- one element -----------------------------------------------------------
+
+// Restores a nonzero code's float32 value; `f` is used by dither only.
+COMET_INLINE float RestoreStep(int32_t s, float step, float f,
+                               Rounding rounding) {
+  if (rounding == Rounding::kDither) {
+    return ((static_cast<float>(WrapAdd(s, 1)) + 0.5f) - f) * step;
+  }
+  return (static_cast<float>(s) + 0.5f) * step;
+}
+
+struct QuantisedElement {
+  int32_t code;
+  bool accepted;
+};
+
+template <DType kType, Rounding kRounding>
+COMET_INLINE QuantisedElement QuantiseElement(float x, float f,
+                                              const Quantiser& q) {
+  const bool dither = kRounding == Rounding::kDither;
+  const bool zero = IsExactZero(x);
+  const float t = dither ? x * q.inv + f : x * q.inv;
+  const bool in_range = t >= -kCodeLimit && t < kCodeLimit;
+  const int32_t i = FloorToInt(in_range ? t : 0.0f);
+  const int32_t s = dither ? i - 1 : i;
+  float y = RestoreStep(s, q.step, f, kRounding);
+  bool lost;
+  if (kType == DType::kFloat32) {
+    lost = IsExactZero(y);
+  } else {
+    const uint16_t narrow = NarrowElement<kType>(y, kRounding);
+    y = WidenElement<kType>(narrow);
+    lost = IsExactZero(y);
+  }
+  const uint32_t error = FloatBits(x - y) & 0x7FFFFFFFu;
+  const bool sign_lost = !dither && x < 0.0f && i >= 0;
+  QuantisedElement result;
+  result.accepted = zero | (in_range & (error <= q.limit) & !lost & !sign_lost);
+  result.code = zero ? 0 : CodeFromStep(s);
+  return result;
+}
+
+}  // namespace comet
+
+#endif  // COMET_CODEC_QUANTISE_H_

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decodes the tiles of a unit, to values or to the signs that a ReLU's gradient
+// needs. Every read is checked against the tile's size first.
+#ifndef COMET_CPU_CODEC_DECODE_TILE_H_
+#define COMET_CPU_CODEC_DECODE_TILE_H_
+
+#include <type_traits>
+
+#include "custom_ops/cpu/codec_encode_tile.h"
+#include "custom_ops/cpu/codec_isa_portable.h"
+#include "custom_ops/cpu/codec_kernels.h"
+
+namespace comet {
+namespace {
+
+// A tile being read.
+struct TileDecoder {
+  alignas(64) int32_t above[kLanes];
+  const uint8_t* header;
+  const uint8_t* payload;
+  const uint8_t* end;
+
+  int64_t left() const { return end - payload; }
+};
+
+enum class DecodedKind { kZero, kRaw, kCodes, kDamaged };
+
+// Reads planes first..count-1 written by WriteSuppressed.
+template <class Isa>
+bool ReadSuppressed(TileDecoder* tile, int first, int count,
+                    uint8_t (*plane)[kLanes]) {
+  const int flag_bytes = (count - first + 1) / 2;
+  if (tile->left() < flag_bytes) return false;
+  const uint8_t* flags = tile->payload;
+  tile->payload += flag_bytes;
+  uint32_t mask[32];
+  int bytes = 0;
+  for (int p = first; p < count; ++p) {
+    const int k = p - first;
+    const uint32_t nibble = (flags[k / 2] >> (k % 2 * 4)) & 0xFu;
+    if (tile->left() < Isa::PopCount(nibble)) return false;
+    mask[p] = 0;
+    for (int j = 0; j < 4; ++j) {
+      if ((nibble >> j) & 1) {
+        mask[p] |= static_cast<uint32_t>(*tile->payload++) << (8 * j);
+      }
+    }
+    bytes += Isa::PopCount(mask[p]);
+  }
+  if (tile->left() < bytes) return false;
+  for (int p = first; p < count; ++p) {
+    Isa::ExpandBytes(tile->payload, mask[p], plane[p]);
+    tile->payload += Isa::PopCount(mask[p]);
+  }
+  return true;
+}
+
+template <class Isa>
+bool ReadPlanes(TileDecoder* tile, int index, PlaneSet* set) {
+  int full;
+  if (!PlanesFromIndex(index, &set->count, &full)) return false;
+  if (full < 0) {
+    if (tile->left() < 1) return false;
+    full = *tile->payload++;
+    if (full > set->count) return false;
+  }
+  if (tile->left() < kLanes * full) return false;
+  std::memcpy(set->plane, tile->payload, static_cast<size_t>(kLanes) * full);
+  tile->payload += kLanes * full;
+  return ReadSuppressed<Isa>(tile, full, set->count, set->plane);
+}
+
+// Reads `count` (0..64) bits at bit `position`; the 9 bytes there are readable.
+inline uint64_t ReadBits(const uint8_t* bytes, int64_t position, int count) {
+  uint64_t low;
+  std::memcpy(&low, bytes + position / 8, sizeof low);
+  const int shift = static_cast<int>(position % 8);
+  low >>= shift;
+  if (shift != 0) {
+    low |= static_cast<uint64_t>(bytes[position / 8 + 8]) << (64 - shift);
+  }
+  return count == 64 ? low : low & ((uint64_t{1} << count) - 1);
+}
+
+// Reads a SPARSE block: its value planes and its nonzero masks by row.
+template <class Isa>
+bool ReadSparse(TileDecoder* tile, uint8_t header, PlaneSet* set,
+                uint32_t* nonzero) {
+  alignas(64) uint8_t bitmap[1][kLanes];
+  if (header & kSparseFullBitmap) {
+    if (tile->left() < kLanes) return false;
+    std::memcpy(bitmap, tile->payload, kLanes);
+    tile->payload += kLanes;
+  } else if (!ReadSuppressed<Isa>(tile, 0, 1, bitmap)) {
+    return false;
+  }
+  uint64_t words[4];
+  std::memcpy(words, bitmap, sizeof words);
+  int nonzeros = 0;
+  for (uint64_t word : words) nonzeros += Isa::PopCount(word);
+  const int width = (header >> 2) & 0xF;
+  set->count = width + ((header & kSparseSigns) != 0);
+  const int64_t bytes = (static_cast<int64_t>(nonzeros) * set->count + 7) / 8;
+  if (tile->left() < bytes) return false;
+  int64_t position = 0;
+  for (int p = 0; p < set->count; ++p) {
+    uint64_t bits[4];
+    for (int j = 0; j < 4; ++j) {
+      const int count = Isa::PopCount(words[j]);
+      bits[j] =
+          Isa::Deposit(ReadBits(tile->payload, position, count), words[j]);
+      position += count;
+    }
+    std::memcpy(set->plane[p], bits, sizeof bits);
+  }
+  tile->payload += bytes;
+  for (int r = 0; r < kBlockRows; ++r) {
+    nonzero[r] = 0;
+    for (int k = 0; k < kLanes; ++k) {
+      nonzero[r] |= static_cast<uint32_t>((bitmap[0][k] >> r) & 1) << k;
+    }
+  }
+  return true;
+}
+
+// Reads one block up to its codes; a RAW block's payload is left to the caller.
+template <class Isa>
+DecodedKind ReadBlock(TileDecoder* tile, int32_t (*code)[kLanes]) {
+  const uint8_t header = *tile->header++;
+  if (header == kZeroHeader || header == kRawHeader) {
+    std::memset(tile->above, 0, sizeof tile->above);
+    return header == kRawHeader ? DecodedKind::kRaw : DecodedKind::kZero;
+  }
+  PlaneSet set;
+  uint32_t nonzero[kBlockRows];
+  const uint8_t kind = header & kKindMask;
+  if (kind == kSparse) {
+    if (!ReadSparse<Isa>(tile, header, &set, nonzero)) {
+      return DecodedKind::kDamaged;
+    }
+    Isa::template CodesFromPlanes<Residual::kSparseValues>(
+        set, tile->above, nonzero, (header >> 2) & 0xF, code);
+  } else {
+    if (!ReadPlanes<Isa>(tile, header & 0x3F, &set)) {
+      return DecodedKind::kDamaged;
+    }
+    if (kind == kDeltaCodes) {
+      Isa::template CodesFromPlanes<Residual::kDeltaCodes>(set, tile->above,
+                                                           nullptr, 0, code);
+    } else if (kind == kDeltaSteps) {
+      Isa::template CodesFromPlanes<Residual::kDeltaSteps>(set, tile->above,
+                                                           nullptr, 0, code);
+    } else {
+      Isa::template CodesFromPlanes<Residual::kDirectCodes>(set, tile->above,
+                                                            nullptr, 0, code);
+    }
+  }
+  std::memcpy(tile->above, code[kBlockRows - 1], sizeof tile->above);
+  return DecodedKind::kCodes;
+}
+
+// Takes a RAW block's present elements to rows of 32, `stride` bytes apart.
+template <class Isa>
+bool ReadRaw(TileDecoder* tile, int element_bytes, const uint32_t* present,
+             int64_t stride, uint8_t* out) {
+  int elements = 0;
+  for (int r = 0; r < kBlockRows; ++r) elements += Isa::PopCount(present[r]);
+  if (tile->left() < static_cast<int64_t>(elements) * element_bytes) {
+    return false;
+  }
+  for (int r = 0; r < kBlockRows; ++r) {
+    const size_t bytes =
+        static_cast<size_t>(element_bytes) * Isa::PopCount(present[r]);
+    if (bytes != 0) std::memcpy(out + r * stride, tile->payload, bytes);
+    tile->payload += bytes;
+  }
+  return true;
+}
+
+// Where a block lies in the output.
+struct BlockPlace {
+  const uint32_t* present;
+  bool whole;      // every element is present
+  int64_t offset;  // bytes from the start of the tensor
+  int64_t stride;  // bytes from row to row
+};
+
+// Writes values.
+template <class Isa, DType kType, Rounding kRounding>
+struct ValueSink {
+  static constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
+
+  static void Fill(const DecodeJob& job, bool zero,
+                   const int32_t (*code)[kLanes], const uint32_t* keys,
+                   int64_t stride, uint8_t* out) {
+    if (zero) {
+      for (int r = 0; r < kBlockRows; ++r) {
+        std::memset(out + r * stride, 0, kBytes * kLanes);
+      }
+    } else {
+      Isa::template Restore<kType, kRounding>(code, job.quantiser.step, keys,
+                                              stride, out);
+    }
+  }
+
+  static bool Block(const DecodeJob& job, DecodedKind kind,
+                    const int32_t (*code)[kLanes], const uint32_t* keys,
+                    const BlockPlace& place, TileDecoder* tile) {
+    uint8_t* out = job.out + place.offset;
+    if (kind == DecodedKind::kRaw) {
+      return ReadRaw<Isa>(tile, kBytes, place.present, place.stride, out);
+    }
+    const bool zero = kind == DecodedKind::kZero;
+    if (place.whole) {
+      Fill(job, zero, code, keys, place.stride, out);
+      return true;
+    }
+    alignas(64) uint8_t padded[kBlockElements * kBytes];
+    Fill(job, zero, code, keys, kLanes * kBytes, padded);
+    for (int r = 0; r < kBlockRows; ++r) {
+      const int lanes = Isa::PopCount(place.present[r]);
+      if (lanes == 0) continue;
+      std::memcpy(out + r * place.stride, padded + r * kLanes * kBytes,
+                  static_cast<size_t>(kBytes) * lanes);
+    }
+    return true;
+  }
+};
+
+// Writes dy where the element is positive, slope * dy elsewhere.
+template <class Isa, DType kType, Rounding kRounding>
+struct SignSink {
+  static constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
+  // The bits of an element; what is not scaled moves unchanged.
+  using Bits = std::conditional_t<kType == DType::kFloat32, uint32_t, uint16_t>;
+
+  static float Widen(Bits bits) {
+    if constexpr (kType == DType::kFloat32) {
+      return FloatFromBits(bits);
+    } else {
+      return WidenElement<kType>(bits);
+    }
+  }
+
+  static Bits Scale(Bits dy, float slope) {
+    const float scaled = slope * Widen(dy);
+    if constexpr (kType == DType::kFloat32) {
+      return FloatBits(scaled);
+    } else {
+      const uint16_t nan = kType == DType::kFloat16 ? 0x7E00 : 0x7FC0;
+      return scaled == scaled ? NarrowElement<kType>(scaled, Rounding::kDither)
+                              : nan;
+    }
+  }
+
+  static bool Block(const DecodeJob& job, DecodedKind kind,
+                    const int32_t (*code)[kLanes], const uint32_t*,
+                    const BlockPlace& place, TileDecoder* tile) {
+    alignas(64) uint8_t positive[kBlockRows][kLanes] = {};
+    if (kind == DecodedKind::kRaw) {
+      alignas(64) Bits raw[kBlockRows][kLanes] = {};
+      if (!ReadRaw<Isa>(tile, kBytes, place.present, sizeof raw[0],
+                        reinterpret_cast<uint8_t*>(raw))) {
+        return false;
+      }
+      for (int r = 0; r < kBlockRows; ++r) {
+        for (int k = 0; k < kLanes; ++k) {
+          const float x = Widen(raw[r][k]);
+          positive[r][k] = x > 0.0f && !IsExactZero(x);
+        }
+      }
+    } else if (kind == DecodedKind::kCodes) {
+      for (int r = 0; r < kBlockRows; ++r) {
+        for (int k = 0; k < kLanes; ++k) {
+          positive[r][k] =
+              kRounding == Rounding::kDither ? code[r][k] != 0 : code[r][k] > 0;
+        }
+      }
+    }
+    for (int r = 0; r < kBlockRows; ++r) {
+      const size_t bytes =
+          static_cast<size_t>(kBytes) * Isa::PopCount(place.present[r]);
+      if (bytes == 0) continue;
+      const int64_t offset = place.offset + r * place.stride;
+      alignas(64) Bits row[kLanes] = {};
+      std::memcpy(row, job.dy + offset, bytes);
+      if (job.slope == 0.0f) {
+        for (int k = 0; k < kLanes; ++k) {
+          row[k] = positive[r][k] ? row[k] : Bits{0};
+        }
+      } else {
+        for (int k = 0; k < kLanes; ++k) {
+          row[k] = positive[r][k] ? row[k] : Scale(row[k], job.slope);
+        }
+      }
+      std::memcpy(job.out + offset, row, bytes);
+    }
+    return true;
+  }
+};
+
+template <class Isa, DType kType, Rounding kRounding, class Sink>
+bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
+                 const TileBytes* bytes, uint64_t* checksum) {
+  constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
+  const Geometry& g = job.geometry;
+  const int blocks = BandBlocks(g, unit.band);
+  TileDecoder tiles[kUnitStrips];
+  for (int k = 0; k < unit.strips; ++k) {
+    if (bytes[k].size < blocks) return false;
+    std::memset(tiles[k].above, 0, sizeof tiles[k].above);
+    tiles[k].header = bytes[k].data;
+    tiles[k].payload = bytes[k].data + blocks;
+    tiles[k].end = bytes[k].data + bytes[k].size;
+    *checksum += TileChecksum(Isa::Checksum(bytes[k].data, bytes[k].size),
+                              unit.band * g.strips + unit.first_strip + k);
+  }
+  for (int b = 0; b < blocks; ++b) {
+    const int64_t row = unit.band * kTileRows + b * kBlockRows;
+    const bool inner = (row + kBlockRows) * g.row_length <= g.n;
+    for (int k = 0; k < unit.strips; ++k) {
+      const int64_t strip = unit.first_strip + k;
+      uint32_t keys[kBlockRows / 2];
+      BlockKeys<kRounding>(job.mixed_seed, unit.band * g.strips + strip, b,
+                           keys);
+      uint32_t present[kBlockRows];
+      BlockPlace place;
+      place.whole = inner && (strip + 1) * kLanes <= g.row_length;
+      place.present = kAllPresent;
+      place.offset = (row * g.row_length + strip * kLanes) * kBytes;
+      place.stride = g.row_length * kBytes;
+      if (!place.whole) {
+        PresentMasks<Isa>(g, row, strip, present);
+        place.present = present;
+      }
+      alignas(64) int32_t code[kBlockRows][kLanes];
+      const DecodedKind kind = ReadBlock<Isa>(&tiles[k], code);
+      if (kind == DecodedKind::kDamaged ||
+          !Sink::Block(job, kind, code, keys, place, &tiles[k])) {
+        return false;
+      }
+    }
+  }
+  for (int k = 0; k < unit.strips; ++k) {
+    if (tiles[k].left() != 0) return false;
+  }
+  return true;
+}
+
+template <class Isa, template <class, DType, Rounding> class Sink>
+bool DecodeUnit(const DecodeJob& job, const TileUnit& unit,
+                const TileBytes* bytes, uint64_t* checksum) {
+  return DispatchTypes(job.dtype, job.rounding, [&](auto type, auto rounding) {
+    constexpr DType kType = decltype(type)::value;
+    constexpr Rounding kRounding = decltype(rounding)::value;
+    return DecodeTiles<Isa, kType, kRounding, Sink<Isa, kType, kRounding>>(
+        job, unit, bytes, checksum);
+  });
+}
+
+}  // namespace
+}  // namespace comet
+
+#endif  // COMET_CPU_CODEC_DECODE_TILE_H_

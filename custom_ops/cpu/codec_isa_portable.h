@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Block primitives in plain C++, written as loops over 32 lanes that compilers
+// vectorise. Each instruction set derives from this and replaces what its
+// intrinsics do better. Only for inclusion in the kernel files: the unnamed
+// namespace keeps every file's code to itself.
+#ifndef COMET_CPU_CODEC_ISA_PORTABLE_H_
+#define COMET_CPU_CODEC_ISA_PORTABLE_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "custom_ops/codec/format.h"
+#include "custom_ops/codec/quantise.h"
+
+namespace comet {
+namespace {
+
+// What the planes of a block are made from.
+enum class Residual { kDeltaCodes, kDeltaSteps, kDirectCodes, kSparseValues };
+
+// The codes of a block and what the choice of its kind needs.
+struct BlockCodes {
+  alignas(64) int32_t code[kBlockRows][kLanes];
+  uint32_t nonzero[kBlockRows];  // bit = lane
+  uint32_t magnitudes;           // OR of q over nonzero elements
+  bool negative;                 // some s < 0
+  bool rejected;
+};
+
+struct PlaneSet {
+  alignas(64) uint8_t plane[32][kLanes];
+  int count;
+};
+
+struct PortableIsa {
+  static int PopCount(uint64_t v) { return __builtin_popcountll(v); }
+  static int Length(uint32_t v) { return v == 0 ? 0 : 32 - __builtin_clz(v); }
+
+  // Bits of `value` at the set bits of `mask`, packed from bit 0 up.
+  static uint64_t Extract(uint64_t value, uint64_t mask) {
+    uint64_t result = 0;
+    for (int k = 0; mask != 0; ++k, mask &= mask - 1) {
+      result |= ((value >> __builtin_ctzll(mask)) & 1) << k;
+    }
+    return result;
+  }
+
+  // Inverse of Extract.
+  static uint64_t Deposit(uint64_t value, uint64_t mask) {
+    uint64_t result = 0;
+    for (; mask != 0; mask &= mask - 1, value >>= 1) {
+      result |= (value & 1) << __builtin_ctzll(mask);
+    }
+    return result;
+  }
+
+  // Bit k of the result: bytes[k] is not zero.
+  static uint32_t NonzeroBytes(const uint8_t* bytes) {
+    uint32_t mask = 0;
+    for (int k = 0; k < kLanes; ++k) {
+      mask |= static_cast<uint32_t>(bytes[k] != 0) << k;
+    }
+    return mask;
+  }
+
+  // Writes the bytes of the set bits of `mask`; may write 32 bytes.
+  static uint8_t* CompressBytes(const uint8_t* bytes, uint32_t mask,
+                                uint8_t* out) {
+    for (; mask != 0; mask &= mask - 1) *out++ = bytes[__builtin_ctz(mask)];
+    return out;
+  }
+
+  // Inverse of CompressBytes, other bytes 0; may read 32 bytes.
+  static void ExpandBytes(const uint8_t* in, uint32_t mask, uint8_t* bytes) {
+    std::memset(bytes, 0, kLanes);
+    for (; mask != 0; mask &= mask - 1) bytes[__builtin_ctz(mask)] = *in++;
+  }
+
+  static void Prefetch(const uint8_t* p) { __builtin_prefetch(p); }
+
+  template <DType kType>
+  static void LoadRow(const uint8_t* x, float* row) {
+    if (kType == DType::kFloat32) {
+      std::memcpy(row, x, kLanes * sizeof(float));
+      return;
+    }
+    uint16_t narrow[kLanes];
+    std::memcpy(narrow, x, sizeof narrow);
+    for (int k = 0; k < kLanes; ++k) row[k] = WidenElement<kType>(narrow[k]);
+  }
+
+  template <DType kType>
+  static void StoreRow(const float* row, Rounding rounding, uint8_t* out) {
+    if (kType == DType::kFloat32) {
+      std::memcpy(out, row, kLanes * sizeof(float));
+      return;
+    }
+    uint16_t narrow[kLanes];
+    for (int k = 0; k < kLanes; ++k) {
+      narrow[k] = NarrowElement<kType>(row[k], rounding);
+    }
+    std::memcpy(out, narrow, sizeof narrow);
+  }
+
+  // Quantises 8 rows of 32 lanes, `stride` bytes apart. keys: of the dither
+  // hash, one for each row pair.
+  template <DType kType, Rounding kRounding>
+  static void Quantise(const uint8_t* x, int64_t stride, const Quantiser& q,
+                       const uint32_t* keys, BlockCodes* block) {
+    uint32_t magnitudes = 0;
+    int32_t negative = 0;
+    int32_t rejected = 0;
+    for (int r = 0; r < kBlockRows; ++r) {
+      alignas(64) float row[kLanes];
+      alignas(64) float offset[kLanes] = {};
+      LoadRow<kType>(x + r * stride, row);
+      if (kRounding == Rounding::kDither) {
+        for (int k = 0; k < kLanes; ++k) {
+          offset[k] = DitherOffset(DitherHash(keys[r / 2], k), r % 2 != 0);
+        }
+      }
+      int32_t* code = block->code[r];
+      for (int k = 0; k < kLanes; ++k) {
+        const QuantisedElement e =
+            QuantiseElement<kType, kRounding>(row[k], offset[k], q);
+        code[k] = e.code;
+        rejected |= e.accepted ? 0 : 1;
+      }
+      uint32_t nonzero = 0;
+      for (int k = 0; k < kLanes; ++k) {
+        const int32_t s = StepFromCode(code[k]);
+        magnitudes |= static_cast<uint32_t>(s ^ (s >> 31));
+        negative |= s;
+        nonzero |= static_cast<uint32_t>(code[k] != 0) << k;
+      }
+      block->nonzero[r] = nonzero;
+    }
+    block->magnitudes = magnitudes;
+    block->negative = negative < 0;
+    block->rejected = rejected != 0;
+  }
+
+  // Bit planes of the block's residuals; `above` is the code row before the
+  // block, `present` the lanes of each row inside the tensor, `sign_plane` the
+  // plane that takes the signs (kSparseValues).
+  template <Residual kResidual>
+  static void BuildPlanes(const BlockCodes& block, const int32_t* above,
+                          const uint32_t* present, int sign_plane,
+                          PlaneSet* set) {
+    alignas(64) uint32_t values[kBlockRows][kLanes];
+    uint32_t all = 0;
+    for (int r = 0; r < kBlockRows; ++r) {
+      const int32_t* code = block.code[r];
+      const int32_t* before = r == 0 ? above : block.code[r - 1];
+      for (int k = 0; k < kLanes; ++k) {
+        uint32_t v = 0;
+        const int32_t s = StepFromCode(code[k]);
+        if (kResidual == Residual::kDeltaCodes) {
+          v = ZigZag(WrapSub(code[k], before[k]));
+        } else if (kResidual == Residual::kDeltaSteps) {
+          v = ZigZag(WrapSub(s, StepFromCode(before[k])));
+        } else if (kResidual == Residual::kDirectCodes) {
+          v = ZigZag(code[k]);
+        } else {
+          v = static_cast<uint32_t>(s ^ (s >> 31)) |
+              (static_cast<uint32_t>(s < 0) << sign_plane);
+        }
+        v = (present[r] >> k) & 1 ? v : 0;
+        values[r][k] = v;
+        all |= v;
+      }
+    }
+    set->count = Length(all);
+    for (int p = 0; p < set->count; ++p) {
+      uint32_t bytes[kLanes] = {};
+      for (int r = 0; r < kBlockRows; ++r) {
+        for (int k = 0; k < kLanes; ++k) {
+          bytes[k] |= ((values[r][k] >> p) & 1) << r;
+        }
+      }
+      for (int k = 0; k < kLanes; ++k) {
+        set->plane[p][k] = static_cast<uint8_t>(bytes[k]);
+      }
+    }
+  }
+
+  // Inverse of BuildPlanes: the codes from the planes and the row above.
+  template <Residual kResidual>
+  static void CodesFromPlanes(const PlaneSet& set, const int32_t* above,
+                              const uint32_t* nonzero, int sign_plane,
+                              int32_t (*code)[kLanes]) {
+    for (int r = 0; r < kBlockRows; ++r) {
+      uint32_t value[kLanes] = {};
+      for (int p = 0; p < set.count; ++p) {
+        for (int k = 0; k < kLanes; ++k) {
+          value[k] |= ((static_cast<uint32_t>(set.plane[p][k]) >> r) & 1) << p;
+        }
+      }
+      const int32_t* before = r == 0 ? above : code[r - 1];
+      for (int k = 0; k < kLanes; ++k) {
+        int32_t c;
+        if (kResidual == Residual::kDeltaCodes) {
+          c = WrapAdd(before[k], UnZigZag(value[k]));
+        } else if (kResidual == Residual::kDeltaSteps) {
+          c = CodeFromStep(
+              WrapAdd(StepFromCode(before[k]), UnZigZag(value[k])));
+        } else if (kResidual == Residual::kDirectCodes) {
+          c = UnZigZag(value[k]);
+        } else {
+          const uint32_t sign = (value[k] >> sign_plane) & 1;
+          const uint32_t q = value[k] & ((1u << sign_plane) - 1);
+          c = CodeFromStep(static_cast<int32_t>(q ^ (0u - sign)));
+          c = (nonzero[r] >> k) & 1 ? c : 0;
+        }
+        code[r][k] = c;
+      }
+    }
+  }
+
+  // Restores 8 rows of 32 lanes from their codes.
+  template <DType kType, Rounding kRounding>
+  static void Restore(const int32_t (*code)[kLanes], float step,
+                      const uint32_t* keys, int64_t stride, uint8_t* out) {
+    for (int r = 0; r < kBlockRows; ++r) {
+      alignas(64) float row[kLanes];
+      for (int k = 0; k < kLanes; ++k) {
+        float f = 0.0f;
+        if (kRounding == Rounding::kDither) {
+          f = DitherOffset(DitherHash(keys[r / 2], k), r % 2 != 0);
+        }
+        const int32_t c = code[r][k];
+        const float y = RestoreStep(StepFromCode(c), step, f, kRounding);
+        row[k] = c == 0 ? 0.0f : y;
+      }
+      StoreRow<kType>(row, kRounding, out + r * stride);
+    }
+  }
+
+  static uint64_t Checksum(const uint8_t* bytes, int count) {
+    uint64_t sum = static_cast<uint64_t>(count) * kGolden64;
+    const int words = count / 4;
+    for (int i = 0; i < words; ++i) {
+      uint32_t value;
+      std::memcpy(&value, bytes + 4 * i, sizeof value);
+      sum += ChecksumTerm(i, value);
+    }
+    uint32_t tail = 0;
+    std::memcpy(&tail, bytes + 4 * words, count % 4);
+    return sum + ChecksumTerm(words, tail);
+  }
+};
+
+}  // namespace
+}  // namespace comet
+
+#endif  // COMET_CPU_CODEC_ISA_PORTABLE_H_

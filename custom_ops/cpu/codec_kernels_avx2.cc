@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The codec kernels for x86-64 processors with AVX2.
+#include "custom_ops/cpu/codec_kernels.h"
+
+#if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__)
+
+#include "custom_ops/cpu/codec_decode_tile.h"
+#include "custom_ops/cpu/codec_encode_tile.h"
+#include "custom_ops/cpu/codec_range.h"
+
+namespace comet {
+
+const CodecKernels* Avx2Kernels() {
+  static const CodecKernels kernels = {
+      "avx2", EncodeUnit<PortableIsa>, DecodeUnit<PortableIsa, ValueSink>,
+      DecodeUnit<PortableIsa, SignSink>, Range<PortableIsa>};
+  const bool supported =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
+      __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("popcnt");
+  return supported ? &kernels : nullptr;
+}
+
+}  // namespace comet
+
+#else
+
+namespace comet {
+
+const CodecKernels* Avx2Kernels() { return nullptr; }
+
+}  // namespace comet
+
+#endif

@@ -1,0 +1,23 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the C++ tests with warnings as errors and with the address and
+# undefined-behaviour sanitizers, and runs them on every instruction set.
+# Usage: tests/cpp/run.sh [build directory]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=${1:-build/cpp-tests}
+mkdir -p "$build"
+source tests/cpp/flags.sh
+sanitize=(-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+  -fno-omit-frame-pointer)
+
+compile_codec "$build" "${sanitize[@]}"
+for test in tests/cpp/codec_*_test.cc; do
+  name=$(basename "$test" .cc)
+  "${CXX:-g++}" "${common[@]}" "${sanitize[@]}" "$test" "$build"/codec*.o \
+    "$build"/c_api.o -pthread -o "$build/$name"
+  for isa in portable avx2 avx512; do
+    echo "$name $isa"
+    COMET_ISA=$isa "$build/$name"
+  done
+done
