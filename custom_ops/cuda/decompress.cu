@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decompression, and the gradient of the ReLU family from a stream's signs. One
+// kernel reads tiles; what it makes of the codes is a policy.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "custom_ops/codec/checksum.h"
+#include "custom_ops/codec/format.h"
+#include "custom_ops/codec/quantise.h"
+#include "custom_ops/cuda/bound.h"
+#include "custom_ops/cuda/decode.h"
+#include "custom_ops/cuda/element.h"
+#include "custom_ops/cuda/launch.h"
+#include "custom_ops/cuda/launchers.h"
+#include "custom_ops/cuda/tile.h"
+#include "custom_ops/cuda/warp.h"
+#include "custom_ops/cuda/window.h"
+
+namespace comet {
+namespace cuda {
+namespace {
+
+struct DecodeState {
+  unsigned long long checksum;  // of the tiles read so far
+  unsigned error;               // bits of DecodeError
+};
+
+// What the kernels need of a stream's header.
+struct StreamHeader {
+  bool valid;
+  Geometry geometry;
+  Rounding rounding;
+  float step;
+  uint64_t seed;
+  int64_t tiles_start;
+  uint64_t checksum;
+};
+
+__device__ inline StreamHeader ReadHeader(const uint8_t* data, int64_t bytes,
+                                          DType dtype, int64_t n) {
+  const auto* words = reinterpret_cast<const uint64_t*>(data);
+  StreamHeader h = {};
+  if (bytes < kHeaderBytes + kPaddingBytes) return h;
+  constexpr uint64_t kMagic = 'C' | 'M' << 8 | 'E' << 16 | 'T' << 24;
+  const uint64_t fixed = kMagic | uint64_t{kFormatVersion} << 32 |
+                         static_cast<uint64_t>(dtype) << 40;
+  const uint64_t rounding = (words[0] ^ fixed) >> 48;
+  const auto row_length = static_cast<int64_t>(words[2]);
+  const float bound = FloatFromBits(static_cast<uint32_t>(words[3]));
+  h.step = FloatFromBits(static_cast<uint32_t>(words[3] >> 32));
+  h.seed = words[4];
+  h.checksum = words[7];
+  if ((words[0] ^ fixed) << 16 != 0 || rounding > 1 ||
+      words[1] != static_cast<uint64_t>(n) || row_length < 1 ||
+      words[6] != static_cast<uint64_t>(bytes) || !ValidBound(bound)) {
+    return h;
+  }
+  h.rounding = static_cast<Rounding>(rounding);
+  if (FloatBits(h.step) != FloatBits(StepFor(dtype, h.rounding, bound))) {
+    return h;
+  }
+  h.geometry = MakeGeometry(n, row_length);
+  h.tiles_start = TilesStart(h.geometry.tiles);
+  h.valid = h.tiles_start <= bytes - kPaddingBytes;
+  return h;
+}
+
+// ---- Policies -----------------------------------------------------------------
+
+// Restores the values.
+template <DType kType>
+class RestoreValues {
+ public:
+  __device__ RestoreValues(const StreamHeader& header, int64_t tile, int lane,
+                           Storage<kType>* out)
+      : step_(header.step),
+        dither_(header.rounding == Rounding::kDither),
+        keys_(dither_ ? Mix(header.seed) : 0, tile, lane),
+        out_(out) {}
+
+  __device__ void Codes(const Column& column, int block,
+                        const int32_t codes[kBlockRows]) {
+    Storage<kType> values[kBlockRows];
+    if (dither_) {
+      float offsets[kBlockRows];
+      keys_.Offsets(block, offsets);
+#pragma unroll
+      for (int r = 0; r < kBlockRows; ++r) {
+        values[r] = Value(codes[r], offsets[r], Rounding::kDither);
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < kBlockRows; ++r) {
+        values[r] = Value(codes[r], 0.0f, Rounding::kNearest);
+      }
+    }
+    StoreBlock(out_, column, block, values);
+  }
+
+  __device__ void Raw(const Column& column, int block,
+                      const Storage<kType> elements[kBlockRows]) {
+    StoreBlock(out_, column, block, elements);
+  }
+
+ private:
+  __device__ Storage<kType> Value(int32_t code, float offset,
+                                  Rounding rounding) const {
+    if (code == 0) return 0;
+    return FromFloat<kType>(
+        RestoreStep(StepFromCode(code), step_, offset, rounding), rounding);
+  }
+
+  float step_;
+  bool dither_;
+  DitherKeys keys_;
+  Storage<kType>* out_;
+};
+
+// Lets a gradient through where the values are positive.
+template <DType kType>
+class GateGradient {
+ public:
+  __device__ GateGradient(bool any_nonzero, float slope,
+                          const Storage<kType>* dy, Storage<kType>* dx)
+      : any_nonzero_(any_nonzero), slope_(slope), dy_(dy), dx_(dx) {}
+
+  __device__ void Codes(const Column& column, int block,
+                        const int32_t codes[kBlockRows]) {
+    uint32_t positive = 0;
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      const bool is = any_nonzero_ ? codes[r] != 0 : codes[r] > 0;
+      positive |= (is ? 1u : 0u) << r;
+    }
+    Gate(column, block, positive);
+  }
+
+  __device__ void Raw(const Column& column, int block,
+                      const Storage<kType> elements[kBlockRows]) {
+    uint32_t positive = 0;
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      const float x = ToFloat<kType>(elements[r]);
+      positive |= (x > 0.0f && !IsExactZero(x) ? 1u : 0u) << r;
+    }
+    Gate(column, block, positive);
+  }
+
+ private:
+  __device__ void Gate(const Column& column, int block, uint32_t positive) {
+    Storage<kType> values[kBlockRows];
+    LoadBlock(dy_, column, block, values);
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      if ((positive >> r & 1u) == 0) {
+        values[r] = ScaleElement<kType>(values[r], slope_);
+      }
+    }
+    StoreBlock(dx_, column, block, values);
+  }
+
+  bool any_nonzero_;
+  float slope_;
+  const Storage<kType>* dy_;
+  Storage<kType>* dx_;
+};
+
+// ---- Tiles --------------------------------------------------------------------
+
+struct TilePlace {
+  int64_t offset;
+  int size;
+  bool valid;
+};
+
+// Finds a tile by the tables and checks that they agree.
+__device__ inline TilePlace PlaceOf(const uint8_t* data, int64_t bytes,
+                                    const StreamHeader& header, int64_t tile,
+                                    int lane) {
+  const int64_t tiles = header.geometry.tiles;
+  const auto* offsets =
+      reinterpret_cast<const int64_t*>(data + kHeaderBytes);
+  const auto* sizes = reinterpret_cast<const uint16_t*>(
+      data + kHeaderBytes + 8 * OffsetCount(tiles));
+  const int64_t group = tile / kTilesPerOffset;
+  const int64_t first = group * kTilesPerOffset;
+  unsigned before = 0;
+  unsigned all = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t t = first + half * kLanes + lane;
+    const unsigned size = t < tiles ? sizes[t] : 0;
+    all += size;
+    if (t < tile) before += size;
+  }
+  const int64_t start = offsets[group];
+  const int64_t end = bytes - kPaddingBytes;
+  TilePlace place;
+  place.offset = start + __reduce_add_sync(kAllLanes, before);
+  place.size = sizes[tile];
+  const int64_t next = first + kTilesPerOffset < tiles ? offsets[group + 1]
+                                                       : end;
+  // `start` may be anything: compare before adding.
+  place.valid = start >= header.tiles_start && start <= end &&
+                (group > 0 || start == header.tiles_start) &&
+                start + __reduce_add_sync(kAllLanes, all) == next &&
+                next <= end;
+  return place;
+}
+
+// Decodes one tile. False if its bytes mean nothing.
+template <DType kType, typename Policy>
+__device__ inline bool DecodeTile(Window* window, const Column& column,
+                                  int lane, Policy policy) {
+  if (!window->Has(column.blocks)) return false;
+  const uint32_t own_header =
+      lane < column.blocks ? window->Byte(lane) : 0;
+  window->Skip(column.blocks);
+  int32_t above = 0;
+  for (int block = 0; block < column.blocks; ++block) {
+    window->Ahead(lane);
+    const auto header =
+        static_cast<uint8_t>(__shfl_sync(kAllLanes, own_header, block));
+    if (header == kRawHeader) {
+      Storage<kType> elements[kBlockRows];
+      if (!ReadRaw<kType>(window, column.Present(block), lane, elements)) {
+        return false;
+      }
+      policy.Raw(column, block, elements);
+      above = 0;
+      continue;
+    }
+    int32_t codes[kBlockRows] = {};
+    if (header != kZeroHeader &&
+        !ReadCodes(window, header, above, lane, codes)) {
+      return false;
+    }
+    policy.Codes(column, block, codes);
+    above = codes[kBlockRows - 1];
+  }
+  return window->AtEnd();
+}
+
+struct DecodeMemory {
+  WindowMemory windows[kWarpsPerBlock];
+};
+
+// `make_policy(header, tile, lane)` says what becomes of the codes.
+template <DType kType, typename MakePolicy>
+__device__ inline void DecodeTiles(const uint8_t* data, int64_t bytes,
+                                   const StreamHeader& header,
+                                   DecodeMemory* memory, DecodeState* state,
+                                   MakePolicy make_policy) {
+  const int lane = LaneIndex();
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int64_t stride = int64_t{gridDim.x} * kWarpsPerBlock;
+  uint64_t checksum = 0;
+  unsigned error = 0;
+  for (int64_t tile = int64_t{blockIdx.x} * kWarpsPerBlock + warp;
+       tile < header.geometry.tiles; tile += stride) {
+    const TilePlace place = PlaceOf(data, bytes, header, tile, lane);
+    if (!place.valid) {
+      error |= kBadTables;
+      continue;
+    }
+    const Column column = ColumnOf(header.geometry, tile, lane);
+    Window window(&memory->windows[warp], data, place.offset, place.size,
+                  lane);
+    if (!DecodeTile<kType>(&window, column, lane,
+                           make_policy(header, tile, lane))) {
+      error |= kBadTile;
+      continue;
+    }
+    checksum += window.Checksum(tile);
+  }
+  if (lane == 0) {
+    if (checksum != 0) {
+      atomicAdd(&state->checksum, static_cast<unsigned long long>(checksum));
+    }
+    if (error != 0) atomicOr(&state->error, error);
+  }
+}
+
+template <DType kType>
+__global__ void __launch_bounds__(kThreads)
+    DecompressKernel(const uint8_t* data, int64_t bytes, int64_t n,
+                     DecodeState* state, Storage<kType>* out) {
+  COMET_SHARED(DecodeMemory, shared);
+  const StreamHeader header = ReadHeader(data, bytes, kType, n);
+  if (!header.valid) return;
+  DecodeTiles<kType>(data, bytes, header, &shared, state,
+                     [out](const StreamHeader& h, int64_t tile, int lane) {
+                       return RestoreValues<kType>(h, tile, lane, out);
+                     });
+}
+
+template <DType kType>
+__global__ void __launch_bounds__(kThreads)
+    SignGradientKernel(const uint8_t* data, int64_t bytes, int64_t n,
+                       float slope, DecodeState* state,
+                       const Storage<kType>* dy, Storage<kType>* dx) {
+  COMET_SHARED(DecodeMemory, shared);
+  const StreamHeader header = ReadHeader(data, bytes, kType, n);
+  if (!header.valid) return;
+  const bool dither = header.rounding == Rounding::kDither;
+  if (dither && slope != 0.0f) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      atomicOr(&state->error, unsigned{kSignsUnknown});
+    }
+    return;
+  }
+  DecodeTiles<kType>(data, bytes, header, &shared, state,
+                     [=](const StreamHeader&, int64_t, int) {
+                       return GateGradient<kType>(dither, slope, dy, dx);
+                     });
+}
+
+// The last word on a stream: the whole checksum. After any error the output
+// becomes NaN, so that no damaged value is ever taken for a good one.
+template <DType kType>
+__global__ void __launch_bounds__(kThreads)
+    FinishKernel(const uint8_t* data, int64_t bytes, int64_t n,
+                 const DecodeState* state, Storage<kType>* out,
+                 int32_t* error) {
+  struct Verdict {
+    unsigned error;
+  };
+  COMET_SHARED(Verdict, verdict);
+  if (threadIdx.x == 0) {
+    unsigned bits = state->error;
+    const StreamHeader header = ReadHeader(data, bytes, kType, n);
+    if (!header.valid) {
+      bits |= kBadHeader;
+    } else if (header.geometry.tiles == 0 &&
+               header.tiles_start != bytes - kPaddingBytes) {
+      bits |= kBadTables;
+    } else if (bits == 0 &&
+               HeaderChecksum(data) + state->checksum != header.checksum) {
+      bits |= kBadChecksum;
+    }
+    verdict.error = bits;
+    if (blockIdx.x == 0) *error = static_cast<int32_t>(bits);
+  }
+  __syncthreads();
+  if (verdict.error == 0) return;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
+       i += stride) {
+    out[i] = static_cast<Storage<kType>>(~Storage<kType>{0});
+  }
+}
+
+// ---- Launches for each type ---------------------------------------------------
+
+struct DecodeWorkspace {
+  DecodeState state;
+  int32_t error;
+};
+
+struct DecodeCall {
+  void* stream;
+  const uint8_t* data;
+  int64_t bytes;
+  int64_t n;
+  DecodeWorkspace* workspace;
+  int32_t* error;  // on the host
+};
+
+// Runs `decode(blocks)` between what comes before and after it.
+template <DType kType, typename Decode>
+int RunDecode(const DecodeCall& call, Storage<kType>* out, Decode decode) {
+  if (reinterpret_cast<uintptr_t>(call.data) % 16 != 0) {
+    return cudaErrorMisalignedAddress;
+  }
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  int error = cudaMemsetAsync(call.workspace, 0, sizeof(*call.workspace),
+                              stream);
+  if (error != 0) return error;
+  const int64_t tiles = CeilDivide(call.n, kTileRows * kLanes);
+  error = decode(LoopBlocks(tiles, kWarpsPerBlock));
+  if (error != 0) return error;
+  error = Launch(call.stream, LoopBlocks(call.n, 64 * kThreads), kThreads,
+                 &FinishKernel<kType>, call.data, call.bytes, call.n,
+                 &call.workspace->state, out, &call.workspace->error);
+  if (error != 0) return error;
+  return cudaMemcpyAsync(call.error, &call.workspace->error,
+                         sizeof(*call.error), cudaMemcpyDeviceToHost, stream);
+}
+
+template <DType kType>
+int Decompress(const DecodeCall& call, void* out) {
+  auto* elements = static_cast<Storage<kType>*>(out);
+  return RunDecode<kType>(call, elements, [&](int64_t blocks) {
+    return Launch(call.stream, blocks, kThreads, &DecompressKernel<kType>,
+                  call.data, call.bytes, call.n, &call.workspace->state,
+                  elements);
+  });
+}
+
+template <DType kType>
+int SignGradient(const DecodeCall& call, float slope, const void* dy,
+                 void* dx) {
+  auto* elements = static_cast<Storage<kType>*>(dx);
+  return RunDecode<kType>(call, elements, [&](int64_t blocks) {
+    return Launch(call.stream, blocks, kThreads, &SignGradientKernel<kType>,
+                  call.data, call.bytes, call.n, slope,
+                  &call.workspace->state,
+                  static_cast<const Storage<kType>*>(dy), elements);
+  });
+}
+
+}  // namespace
+
+size_t DecodeWorkspaceBytes() { return sizeof(DecodeWorkspace); }
+
+int LaunchDecompress(void* stream, DType dtype, const uint8_t* data,
+                     int64_t bytes, int64_t n, void* workspace, void* out,
+                     int32_t* error) {
+  const DecodeCall call = {
+      stream, data, bytes, n, static_cast<DecodeWorkspace*>(workspace), error};
+  switch (dtype) {
+    case DType::kFloat32:
+      return Decompress<DType::kFloat32>(call, out);
+    case DType::kFloat16:
+      return Decompress<DType::kFloat16>(call, out);
+    default:
+      return Decompress<DType::kBFloat16>(call, out);
+  }
+}
+
+int LaunchSignGradient(void* stream, DType dtype, const uint8_t* data,
+                       int64_t bytes, int64_t n, float slope, void* workspace,
+                       const void* dy, void* dx, int32_t* error) {
+  const DecodeCall call = {
+      stream, data, bytes, n, static_cast<DecodeWorkspace*>(workspace), error};
+  switch (dtype) {
+    case DType::kFloat32:
+      return SignGradient<DType::kFloat32>(call, slope, dy, dx);
+    case DType::kFloat16:
+      return SignGradient<DType::kFloat16>(call, slope, dy, dx);
+    default:
+      return SignGradient<DType::kBFloat16>(call, slope, dy, dx);
+  }
+}
+
+}  // namespace cuda
+}  // namespace comet

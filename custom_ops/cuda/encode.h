@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warp's view of one block on the way in: its codes, the smallest kind of
+// block that holds them, and the bytes of that kind.
+#ifndef COMET_CUDA_ENCODE_H_
+#define COMET_CUDA_ENCODE_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "custom_ops/codec/format.h"
+#include "custom_ops/codec/quantise.h"
+#include "custom_ops/cuda/stage.h"
+#include "custom_ops/cuda/tile.h"
+#include "custom_ops/cuda/warp.h"
+
+namespace comet {
+namespace cuda {
+
+// What one lane holds of a block: the codes of its 8 rows.
+struct LaneCodes {
+  int32_t codes[kBlockRows];
+  uint32_t nonzero;  // bit r: row r is present and no exact zero
+  uint32_t present;  // bit r: row r is present
+  bool accepted;     // every present element is within the bound
+};
+
+template <DType kType, Rounding kRounding>
+__device__ inline LaneCodes QuantiseBlock(const Storage<kType>* elements,
+                                          uint32_t present,
+                                          const float* offsets,
+                                          const Quantiser& quantiser) {
+  LaneCodes lane;
+  lane.nonzero = 0;
+  lane.present = present;
+  lane.accepted = true;
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) {
+    // An absent element was read as zero, which is code 0 and accepted.
+    const QuantisedElement e = QuantiseElement<kType, kRounding>(
+        ToFloat<kType>(elements[r]), offsets[r], quantiser);
+    lane.codes[r] = e.code;
+    lane.accepted &= e.accepted;
+    lane.nonzero |= (e.code != 0 ? 1u : 0u) << r;
+  }
+  return lane;
+}
+
+// The residuals of DELTA_C, or of DELTA_S if `steps`; `above` is the code of the
+// row above the block.
+__device__ inline void DeltaResiduals(const LaneCodes& lane, int32_t above,
+                                      bool steps,
+                                      uint32_t residuals[kBlockRows]) {
+  int32_t previous = steps ? StepFromCode(above) : above;
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) {
+    const int32_t value =
+        steps ? StepFromCode(lane.codes[r]) : lane.codes[r];
+    const bool present = (lane.present >> r & 1u) != 0;
+    residuals[r] = present ? ZigZag(WrapSub(value, previous)) : 0;
+    previous = value;
+  }
+}
+
+__device__ inline void DirectResiduals(const LaneCodes& lane,
+                                       uint32_t residuals[kBlockRows]) {
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) {
+    residuals[r] = ZigZag(lane.codes[r]);
+  }
+}
+
+__device__ inline int PlaneCount(const uint32_t values[kBlockRows]) {
+  uint32_t all = 0;
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) all |= values[r];
+  return BitLengthOf(__reduce_or_sync(kAllLanes, all));
+}
+
+// In lane p the mask of plane p: which lanes' bytes of it are not zero.
+__device__ inline uint32_t PlaneMasks(const uint32_t values[kBlockRows],
+                                      int planes, int lane) {
+  uint32_t mine = 0;
+  for (int first = 0; first < planes; first += 8) {
+    const Bytes8 bytes = PlanesOf(values, first / 8);
+    const int end = planes < first + 8 ? planes : first + 8;
+    for (int p = first; p < end; ++p) {
+      const uint32_t mask =
+          __ballot_sync(kAllLanes, ByteOf(bytes, p - first) != 0);
+      if (lane == p) mine = mask;
+    }
+  }
+  return mine;
+}
+
+struct PlanesCost {
+  int bytes;  // of the payload
+  int full;   // planes stored in full
+};
+
+// The cheapest number of full planes; `mask` as PlaneMasks() gives it.
+__device__ inline PlanesCost CostOfPlanes(uint32_t mask, int planes,
+                                          int lane) {
+  const uint32_t own =
+      static_cast<uint32_t>(__popc(NonzeroBytes(mask)) + __popc(mask));
+  const uint32_t suppressed = SuffixSum(lane < planes ? own : 0, lane);
+  // Lane f weighs storing f planes in full. The number of planes is under 32.
+  const uint32_t flags = static_cast<uint32_t>(planes - lane + 1) / 2;
+  const uint32_t bytes = 32u * static_cast<uint32_t>(lane) + flags + suppressed;
+  const uint32_t key = bytes << 5 | static_cast<uint32_t>(lane);
+  const uint32_t best =
+      __reduce_min_sync(kAllLanes, lane <= planes ? key : ~0u);
+  PlanesCost cost;
+  cost.full = static_cast<int>(best & 31u);
+  cost.bytes = static_cast<int>(best >> 5) + (planes >= 8 ? 1 : 0);
+  return cost;
+}
+
+// What SPARSE needs to know of a block; the same in all lanes.
+struct SparseShape {
+  int magnitude_planes;
+  bool signs;
+  int count;  // of nonzeros
+
+  __device__ int planes() const { return magnitude_planes + (signs ? 1 : 0); }
+  __device__ int bytes() const { return (count * planes() + 7) / 8; }
+};
+
+__device__ inline SparseShape ShapeOfSparse(const LaneCodes& lane) {
+  uint32_t magnitudes = 0;
+  bool negative = false;
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) {
+    const int32_t s = StepFromCode(lane.codes[r]);
+    magnitudes |= static_cast<uint32_t>(s ^ s >> 31);
+    negative |= s < 0;
+  }
+  SparseShape shape;
+  shape.magnitude_planes =
+      BitLengthOf(__reduce_or_sync(kAllLanes, magnitudes));
+  shape.signs = __any_sync(kAllLanes, negative) != 0;
+  shape.count = static_cast<int>(__reduce_add_sync(
+      kAllLanes, static_cast<unsigned>(__popc(lane.nonzero))));
+  return shape;
+}
+
+// Bytes of a suppressed bitmap with this mask.
+__device__ inline int SuppressedBytes(uint32_t mask) {
+  return 1 + __popc(NonzeroBytes(mask)) + __popc(mask);
+}
+
+struct BlockChoice {
+  uint8_t header;
+  int bytes;     // of the payload
+  int nonzeros;  // elements that are no exact zeros
+};
+
+// The smallest kind of a block, by the order of README.md's "Choice of kind".
+template <DType kType>
+__device__ inline BlockChoice ChooseKind(const LaneCodes& lane, int32_t above,
+                                         int lane_index) {
+  BlockChoice best = {kZeroHeader, 0, 0};
+  if (!__any_sync(kAllLanes, lane.nonzero != 0)) return best;
+  const SparseShape shape = ShapeOfSparse(lane);
+  const int present = static_cast<int>(__reduce_add_sync(
+      kAllLanes, static_cast<unsigned>(__popc(lane.present))));
+  const int raw_bytes = present * static_cast<int>(sizeof(Storage<kType>));
+  best = {kRawHeader, raw_bytes, shape.count};
+  if (!__all_sync(kAllLanes, lane.accepted)) return best;
+
+  const bool has_zeros = shape.count != present;
+  uint32_t residuals[kBlockRows];
+  DeltaResiduals(lane, above, !has_zeros, residuals);
+  const int planes = PlaneCount(residuals);
+  const PlanesCost delta = CostOfPlanes(
+      PlaneMasks(residuals, planes, lane_index), planes, lane_index);
+  best.header = static_cast<uint8_t>(
+      (has_zeros ? kDeltaCodes : kDeltaSteps) |
+      PlanesIndex(planes, delta.full));
+  best.bytes = delta.bytes;
+
+  if (has_zeros && shape.magnitude_planes <= kMaxSparsePlanes) {
+    const int suppressed =
+        SuppressedBytes(__ballot_sync(kAllLanes, lane.nonzero != 0));
+    const bool full = kLanes <= suppressed;
+    const int bytes = shape.bytes() + (full ? kLanes : suppressed);
+    if (bytes < best.bytes) {
+      best.header = static_cast<uint8_t>(
+          kSparse | shape.magnitude_planes << 2 |
+          (shape.signs ? kSparseSigns : 0) | (full ? kSparseFullBitmap : 0));
+      best.bytes = bytes;
+    }
+  }
+  if (shape.magnitude_planes + 2 <= planes) {
+    DirectResiduals(lane, residuals);
+    const int direct_planes = PlaneCount(residuals);
+    const PlanesCost direct =
+        CostOfPlanes(PlaneMasks(residuals, direct_planes, lane_index),
+                     direct_planes, lane_index);
+    if (direct.bytes < best.bytes) {
+      best.header = static_cast<uint8_t>(
+          kDirectCodes | PlanesIndex(direct_planes, direct.full));
+      best.bytes = direct.bytes;
+    }
+  }
+  if (raw_bytes < best.bytes) {
+    best.header = kRawHeader;
+    best.bytes = raw_bytes;
+  }
+  return best;
+}
+
+// ---- Writing ----------------------------------------------------------------
+
+// The nonzero mask bytes and then the nonzero bytes of planes `full` and up;
+// `mask` as PlaneMasks() gives it.
+__device__ inline void WritePlanes(const uint32_t values[kBlockRows],
+                                   int planes, int full, int lane,
+                                   Stage* stage) {
+  if (planes >= 8) {
+    full = CostOfPlanes(PlaneMasks(values, planes, lane), planes, lane).full;
+    if (lane == 0) stage->SetByte(0, static_cast<uint8_t>(full));
+    stage->Advance(1);
+  }
+  const uint32_t all_masks = PlaneMasks(values, planes, lane);
+  const uint32_t mask = lane >= full && lane < planes ? all_masks : 0;
+  const uint32_t flags = NonzeroBytes(mask);
+  // Both counts in one scan: mask bytes in the upper half, plane bytes below.
+  const uint32_t counts = static_cast<uint32_t>(__popc(flags)) << 16 |
+                          static_cast<uint32_t>(__popc(mask));
+  const uint32_t before = ExclusiveSum(counts, lane);
+  const uint32_t total =
+      __shfl_sync(kAllLanes, before + counts, kLanes - 1);
+
+  const int flags_at = kLanes * full;
+  const int masks_at = flags_at + (planes - full + 1) / 2;
+  const int bytes_at = masks_at + static_cast<int>(total >> 16);
+  const uint32_t flags_above = __shfl_down_sync(kAllLanes, flags, 1);
+  if (lane >= full && lane < planes && (lane - full) % 2 == 0) {
+    // The lane above the last plane has no flags.
+    stage->SetByte(flags_at + (lane - full) / 2,
+                   static_cast<uint8_t>(flags | flags_above << 4));
+  }
+  int at = masks_at + static_cast<int>(before >> 16);
+  for (int k = 0; k < 4; ++k) {
+    if ((flags >> k & 1u) == 0) continue;
+    stage->SetByte(at++, static_cast<uint8_t>(mask >> (8 * k)));
+  }
+  for (int first = 0; first < planes; first += 8) {
+    const Bytes8 bytes = PlanesOf(values, first / 8);
+    const int end = planes < first + 8 ? planes : first + 8;
+    for (int p = first; p < end; ++p) {
+      const uint32_t byte = ByteOf(bytes, p - first);
+      const uint32_t others = __shfl_sync(kAllLanes, mask, p);
+      const uint32_t start = __shfl_sync(kAllLanes, before, p) & 0xFFFFu;
+      if (p < full) {
+        stage->SetByte(kLanes * p + lane, static_cast<uint8_t>(byte));
+      } else if (byte != 0) {
+        stage->SetByte(bytes_at + static_cast<int>(start) +
+                           __popc(others & LanesBelow(lane)),
+                       static_cast<uint8_t>(byte));
+      }
+    }
+  }
+  stage->Advance(bytes_at + static_cast<int>(total & 0xFFFFu));
+}
+
+__device__ inline void WriteSparse(const LaneCodes& codes, uint8_t header,
+                                   int lane, Stage* stage) {
+  const uint32_t bitmap = codes.nonzero;
+  if ((header & kSparseFullBitmap) != 0) {
+    stage->SetByte(lane, static_cast<uint8_t>(bitmap));
+    stage->Advance(kLanes);
+  } else {
+    const uint32_t mask = __ballot_sync(kAllLanes, bitmap != 0);
+    const uint32_t flags = NonzeroBytes(mask);
+    if (lane == 0) stage->SetByte(0, static_cast<uint8_t>(flags));
+    if (lane < 4 && (flags >> lane & 1u) != 0) {
+      stage->SetByte(1 + __popc(flags & LanesBelow(lane)),
+                     static_cast<uint8_t>(mask >> (8 * lane)));
+    }
+    if (bitmap != 0) {
+      stage->SetByte(1 + __popc(flags) + __popc(mask & LanesBelow(lane)),
+                     static_cast<uint8_t>(bitmap));
+    }
+    stage->Advance(1 + __popc(flags) + __popc(mask));
+  }
+
+  const bool signs = (header & kSparseSigns) != 0;
+  const int magnitude_planes = header >> 2 & 15;
+  const int planes = magnitude_planes + (signs ? 1 : 0);
+  uint32_t values[kBlockRows];
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) {
+    const int32_t s = StepFromCode(codes.codes[r]);
+    const uint32_t sign = signs && s < 0 ? 1u : 0u;
+    values[r] = static_cast<uint32_t>(s ^ s >> 31) | sign << magnitude_planes;
+  }
+  const uint32_t own = static_cast<uint32_t>(__popc(bitmap));
+  const uint32_t before = ExclusiveSum(own, lane);
+  const int count =
+      static_cast<int>(__shfl_sync(kAllLanes, before + own, kLanes - 1));
+  const int bytes = (count * planes + 7) / 8;
+  stage->ClearBytes(bytes, lane);
+  const ByteCompressor compressor(bitmap);
+  for (int first = 0; first < planes; first += 8) {
+    const Bytes8 all = PlanesOf(values, first / 8);
+    const Bytes8 kept = {compressor.Compress(all.low),
+                         compressor.Compress(all.high)};
+    const int end = planes < first + 8 ? planes : first + 8;
+    for (int p = first; p < end; ++p) {
+      stage->OrBits(p * count + static_cast<int>(before),
+                    ByteOf(kept, p - first));
+    }
+  }
+  stage->Advance(bytes);
+}
+
+template <DType kType>
+__device__ inline void WriteRaw(const Storage<kType>* elements,
+                                uint32_t present, int lane, Stage* stage) {
+  constexpr int kBytes = static_cast<int>(sizeof(Storage<kType>));
+  int at = 0;
+#pragma unroll
+  for (int r = 0; r < kBlockRows; ++r) {
+    const bool here = (present >> r & 1u) != 0;
+    if (here) {
+      for (int k = 0; k < kBytes; ++k) {
+        stage->SetByte(at + kBytes * lane + k,
+                       static_cast<uint8_t>(elements[r] >> (8 * k)));
+      }
+    }
+    at += kBytes * __popc(__ballot_sync(kAllLanes, here));
+  }
+  stage->Advance(at);
+}
+
+// Writes the payload of a block of any kind but ZERO and RAW.
+__device__ inline void WriteCodes(const LaneCodes& codes, uint8_t header,
+                                  int32_t above, int lane, Stage* stage) {
+  const uint8_t kind = header & kKindMask;
+  if (kind == kSparse) {
+    WriteSparse(codes, header, lane, stage);
+    return;
+  }
+  uint32_t residuals[kBlockRows];
+  if (kind == kDirectCodes) {
+    DirectResiduals(codes, residuals);
+  } else {
+    DeltaResiduals(codes, above, kind == kDeltaSteps, residuals);
+  }
+  int planes;
+  int full;
+  PlanesFromIndex(header & ~kKindMask, &planes, &full);
+  WritePlanes(residuals, planes, full, lane, stage);
+}
+
+// The code that the next block's first row is compared with.
+__device__ inline int32_t CodeBelow(const LaneCodes& codes, uint8_t header) {
+  return header == kRawHeader ? 0 : codes.codes[kBlockRows - 1];
+}
+
+}  // namespace cuda
+}  // namespace comet
+
+#endif  // COMET_CUDA_ENCODE_H_
