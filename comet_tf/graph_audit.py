@@ -121,9 +121,13 @@ def _describe(tensor: tf.Tensor, batch_size: int) -> Kept:
     if kind == "mask":
         elements = source_bytes // source.dtype.size
         return Kept(op.name, kind, (elements + 7) // 8, source_bytes)
-    output = op.inputs[1]
-    elements = _bytes(output, batch_size) // output.dtype.size
-    bits = max(1, math.ceil(math.log2(math.prod(op.get_attr("window")))))
+    window, strides = op.get_attr("window"), op.get_attr("strides")
+    batch, *spatial, channels = (size or batch_size for size in source.shape)
+    if op.get_attr("padding") in ("VALID", b"VALID"):
+        spatial = [n - w + 1 for n, w in zip(spatial, window, strict=True)]
+    outputs = [-(-n // s) for n, s in zip(spatial, strides, strict=True)]
+    elements = batch * channels * math.prod(outputs)
+    bits = max(1, math.ceil(math.log2(math.prod(window))))
     return Kept(op.name, kind, (elements * bits + 7) // 8, source_bytes)
 
 

@@ -186,7 +186,9 @@ def memory_report(model: keras.Model) -> MemoryReport:
         )
     batch_size = _batch_size(trace)
     kept = graph_audit.kept_tensors(graph, trace.backward_start, batch_size)
-    paths = {entry.wrapped.layer.name: entry.wrapped.path for entry in state.entries}
+    paths = {
+        entry.wrapped.layer.name: entry.wrapped.path for entry in state.entries
+    }
 
     packed: dict[str, list[graph_audit.Kept]] = {}
     uncompressed, other = [], 0
@@ -274,8 +276,9 @@ def _reason(
 
 
 def _size(count: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000  # type: ignore[assignment]
-    return f"{count:.2f} GB"
+    if count < 1000:
+        return f"{count} B"
+    for scale, unit in ((1e3, "kB"), (1e6, "MB")):
+        if count < 1000 * scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 1e9:.2f} GB"

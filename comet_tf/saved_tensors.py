@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from comet_tf import ops
+from comet_tf.ops import mask_ops
 from comet_tf.codecs import Codec
 from comet_tf.error_bound.control import BoundControl
 
@@ -252,7 +252,7 @@ class SignPattern:
             self._mask: tf.Tensor | None = None
         else:
             self._y = None
-            self._mask = ops.pack_mask(y)
+            self._mask = mask_ops.pack_mask(y)
 
     def gradient(self, dy: tf.Tensor) -> tf.Tensor:
         """Returns `dy` where the output is positive, else `slope * dy`."""
@@ -266,5 +266,5 @@ class SignPattern:
                 # In the graph of the forward pass: from another graph (the
                 # gradient of a called function) `y` itself would be captured.
                 with self._y.graph.as_default(), tf.control_dependencies(None):
-                    self._mask = ops.pack_mask(self._y)
-        return ops.mask_gradient(self._mask, dy, self._slope)
+                    self._mask = mask_ops.pack_mask(self._y)
+        return mask_ops.mask_gradient(self._mask, dy, self._slope)

@@ -14,12 +14,13 @@ graph use less memory than the plain one:
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from comet_tf import ops
+from comet_tf.ops.boundary_ops import gradient_boundary
 from comet_tf.saved_tensors import SavedTensor, graph_trace
 
 Tensors = Sequence[tf.Tensor]
@@ -90,7 +91,7 @@ def with_gradient(
     stored = [tensor for saved in backward.saved for tensor in saved.stored]
     gradients = graph_trace(peeled[0].tensor.graph).gradients
     gradients.append(gradient)
-    outputs = ops.gradient_boundary(
+    outputs = gradient_boundary(
         [after(output.tensor, stored) for output in peeled],
         inputs + parameters,
         key=len(gradients) - 1,
@@ -121,19 +122,28 @@ def _peel(output: tf.Tensor) -> _Peeled:
     """
     if output.op.type != "AddV2":
         return _Peeled(output, lambda tensor: tensor)
-    for index, term in enumerate(output.op.inputs):
-        inner = output.op.inputs[1 - index]
+    first, second = output.op.inputs
+    for term, inner, add in (
+        (second, first, tf.add),
+        (first, second, lambda inner, term: tf.add(term, inner)),
+    ):
         if _is_small(term, inner, output):
-            # The layer's own gradient covers the term.
-            term = tf.stop_gradient(term)
             below = _peel(inner)
-
-            def restore(tensor: tf.Tensor) -> tf.Tensor:
-                pair = [below.restore(tensor), term]
-                return tf.add(*(pair if index == 1 else pair[::-1]))
-
+            # Stopped, since the layer's own gradient covers the term.
+            restore = functools.partial(
+                _add_back, below, add, tf.stop_gradient(term)
+            )
             return _Peeled(below.tensor, restore)
     return _Peeled(output, lambda tensor: tensor)
+
+
+def _add_back(
+    below: _Peeled,
+    add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    term: tf.Tensor,
+    tensor: tf.Tensor,
+) -> tf.Tensor:
+    return add(below.restore(tensor), term)
 
 
 def _is_small(term: tf.Tensor, inner: tf.Tensor, output: tf.Tensor) -> bool:
@@ -152,7 +162,8 @@ def _scheduled(
     """Computes the gradients in the order that frees memory soonest."""
     dys = [tf.convert_to_tensor(dy) for dy in dys]
     restored = [saved.restore(after=dys) for saved in backward.saved]
-    if backward.linear and parameters:
+    if backward.linear and parameters and tf.inside_function():
+        # The graph prunes what either call does not use.
         _, of_parameters = backward.gradients(dys, restored, parameters)
         done = [tensor for tensor in of_parameters if tensor is not None]
         done += _observed(backward, dys, restored, of_parameters)

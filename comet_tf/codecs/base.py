@@ -15,7 +15,9 @@ class Codec(Protocol):
     dither seed) comes from the activation's `BoundControl`.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name by which `CompressionConfig` knows it."""
 
     def compress(
         self, x: tf.Tensor, control: BoundControl

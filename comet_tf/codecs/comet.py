@@ -5,7 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from comet_tf import ops
+from comet_tf.ops import codec_ops
 from comet_tf.error_bound.control import BoundControl
 
 
@@ -28,7 +28,7 @@ class CometCodec:
         if self.rounding == "dither":
             # A fresh one each step: over steps, dithered errors average out.
             seed = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64)
-        return ops.compress_with_info(
+        return codec_ops.compress_with_info(
             x,
             error_bound=control.error_bound,
             relative=control.relative,
@@ -40,13 +40,13 @@ class CometCodec:
         self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType
     ) -> tf.Tensor:
         """See `Codec.decompress`."""
-        return ops.decompress(stream, shape, dtype)
+        return codec_ops.decompress(stream, shape, dtype)
 
     def sign_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, negative_slope: float
     ) -> tf.Tensor:
         """See `Codec.sign_gradient`."""
-        return ops.sign_gradient(stream, dy, negative_slope)
+        return codec_ops.sign_gradient(stream, dy, negative_slope)
 
     def keeps_sign(self, negative_slope: float) -> bool:
         """Whether a stream answers a (leaky) ReLU's sign pattern exactly.

@@ -5,7 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from comet_tf import ops
+from comet_tf.ops import mask_ops
 from comet_tf.error_bound.control import BoundControl
 
 
@@ -38,7 +38,9 @@ class LosslessCodec:
         self, stream: tf.Tensor, dy: tf.Tensor, negative_slope: float
     ) -> tf.Tensor:
         """See `Codec.sign_gradient`."""
-        return ops.mask_gradient(ops.pack_mask(stream), dy, negative_slope)
+        return mask_ops.mask_gradient(
+            mask_ops.pack_mask(stream), dy, negative_slope
+        )
 
     def keeps_sign(self, negative_slope: float) -> bool:
         """Always: the values are exact."""

@@ -18,8 +18,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from comet_tf import ops, saved_tensors, scheduling
+from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
+from comet_tf.ops import mask_ops
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
@@ -75,9 +76,7 @@ def _tanh_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.TanhGrad(y=y, dy=dy)
 
 
-def _softmax_gradient(
-    y: tf.Tensor, dy: tf.Tensor, axis: int = -1
-) -> tf.Tensor:
+def _softmax_gradient(y: tf.Tensor, dy: tf.Tensor, axis: int = -1) -> tf.Tensor:
     return (dy - tf.reduce_sum(dy * y, axis, keepdims=True)) * y
 
 
@@ -160,13 +159,13 @@ def _interval(
 
     def forward() -> list[tf.Tensor]:
         y = function(x)
-        masks[:] = [ops.pack_mask(y, lower, upper)]
+        masks[:] = [mask_ops.pack_mask(y, lower, upper)]
         return [scheduling.after(y, masks)]
 
     def gradients(
         dys: scheduling.Tensors, *_: Any
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
-        return [ops.mask_gradient(masks[0], dys[0])], []
+        return [mask_ops.mask_gradient(masks[0], dys[0])], []
 
     (y,) = scheduling.with_gradient(
         forward, [x], [], scheduling.Backward([], gradients)

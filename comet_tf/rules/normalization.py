@@ -26,9 +26,7 @@ def _unusual_batch_norm(layer: Any) -> str | None:
     saves="input, compressed; statistics, exact",
     unsupported=_unusual_batch_norm,
 )
-def batch_normalization(
-    wrapped: WrappedLayer, arguments: CallArguments
-) -> Any:
+def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """Batch normalisation with the exact statistics of the forward pass."""
     layer = wrapped.layer
     (x,) = arguments.tensors

@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from comet_tf import ops, scheduling
+from comet_tf import scheduling
+from comet_tf.ops import mask_ops, pooling_ops
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.registry import rule
 
@@ -40,14 +41,14 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     def forward() -> list[tf.Tensor]:
         y = wrapped.call(*args, **kwargs)
         positions[:] = [
-            ops.pack_pool_positions(x, y, window, strides, layer.padding)
+            pooling_ops.pack_pool_positions(x, window, strides, layer.padding)
         ]
         return [scheduling.after(y, positions)]
 
     def gradients(
         dys: scheduling.Tensors, *_: Any
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
-        dx = ops.pool_gradient(
+        dx = pooling_ops.pool_gradient(
             positions[0], dys[0], shape, window, strides, layer.padding
         )
         dx.set_shape(x.shape)
@@ -92,7 +93,7 @@ def global_max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         y = wrapped.call(*args, **kwargs)
         is_maximum = tf.cast(tf.equal(x, per_window(y)), x.dtype)
         count = tf.reduce_sum(is_maximum, axes, keepdims=True)
-        saved[:] = [ops.pack_mask(is_maximum, 0.5), count]
+        saved[:] = [mask_ops.pack_mask(is_maximum, 0.5), count]
         return [scheduling.after(y, saved)]
 
     shape = tf.shape(x, out_type=tf.int64)
@@ -102,7 +103,7 @@ def global_max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
         mask, count = saved
         share = tf.broadcast_to(per_window(dys[0]) / count, shape)
-        dx = ops.mask_gradient(mask, share)
+        dx = mask_ops.mask_gradient(mask, share)
         dx.set_shape(x.shape)
         return [dx], []
 

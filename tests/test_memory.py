@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that really falls, measured at the allocator during `fit`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import comet_tf
+from comet_tf.ops.memory_ops import memory_stats
+
+
+class Probe:
+    """A loss that notes the bytes alive between forward and backward pass."""
+
+    def __init__(self):
+        self.alive = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.__name__ = "probe"
+
+    def __call__(self, y_true, y_pred):
+        loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred)
+        alive = memory_stats(after=[loss])[0]
+        with tf.control_dependencies([self.alive.assign(alive)]):
+            return tf.identity(loss)
+
+
+def deep_model(kind):
+    """Twelve equal layers on a large map: activations are all that counts."""
+    inputs = keras.Input((64, 64, 32))
+    x = inputs
+    for _ in range(12):
+        x = layers.Conv2D(32, 3, padding="same", use_bias=kind == "vgg")(x)
+        if kind == "resnet":
+            x = layers.BatchNormalization()(x)
+        x = layers.Activation("swish" if kind == "swish" else "relu")(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
+
+
+def train(model, batch_size=16):
+    """Returns (bytes alive after the forward pass, peak) of a fit step."""
+    rng = np.random.default_rng(0)
+    coarse = rng.normal(size=(batch_size, 16, 16, 32))
+    x = coarse.repeat(4, axis=1).repeat(4, axis=2).astype("float32")
+    y = rng.integers(0, 4, batch_size)
+    probe = Probe()
+    model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), probe)
+    model.fit(x, y, batch_size=batch_size, epochs=2, verbose=0)
+    before = comet_tf.memory.current_bytes("CPU:0")
+    comet_tf.memory.reset_peak("CPU:0")
+    model.fit(x, y, batch_size=batch_size, epochs=1, verbose=0)
+    peak = comet_tf.memory.peak_bytes("CPU:0") - before
+    return int(probe.alive.numpy()) - before, peak
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved_fraction", "peak_fraction"),
+    [("vgg", 1 / 8, 0.4), ("resnet", 1 / 8, 0.3), ("swish", 1 / 6, 0.5)],
+)
+def test_saved_bytes_and_peak_of_fit_fall(kind, saved_fraction, peak_fraction):
+    plain_saved, plain_peak = train(deep_model(kind))
+    wrapped = comet_tf.wrap_model(deep_model(kind))
+    saved, peak = train(wrapped)
+    assert plain_saved > 12 * 16 * 64 * 64 * 32 * 4
+    assert saved < saved_fraction * plain_saved
+    assert peak < peak_fraction * plain_peak
+
+
+def test_nothing_large_is_left_uncompressed():
+    model = comet_tf.wrap_model(deep_model("resnet"))
+    train(model)
+    report = comet_tf.memory_report(model)
+    activation = 16 * 64 * 64 * 32 * 4
+    # Neither the data of the step nor the first layer's output is an
+    # activation that training could do without, and both are compressed.
+    assert [r for r in report.uncompressed if r.bytes >= activation / 4] == []
+    assert report.plain_bytes > 20 * activation
+    assert report.plain_bytes / report.saved_bytes > 8
+
+
+def test_report_names_what_is_left_and_why():
+    class Unknown(layers.Layer):
+        def call(self, x):
+            return tf.sin(x)
+
+    inputs = keras.Input((64, 64, 32))
+    x = Unknown(name="mystery")(layers.Conv2D(32, 3, name="first")(inputs))
+    x = keras.ops.square(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
+    comet_tf.wrap_model(model)
+    train(model)
+    report = comet_tf.memory_report(model)
+    reasons = {row.layer: row.reason for row in report.uncompressed}
+    assert "no rule" in reasons["mystery"]
+    assert any(
+        "square" in row.tensor or "mystery" in row.tensor
+        for row in report.uncompressed
+    )
+    text = str(report)
+    assert "mystery" in text
+    assert "first" in text
+    as_dict = report.to_dict()
+    assert as_dict["saved_bytes"] == report.saved_bytes
+    assert {row["layer"] for row in as_dict["layers"]} >= {"first"}
+
+
+def test_report_needs_a_wrapped_model_that_has_trained():
+    model = deep_model("vgg")
+    with pytest.raises(ValueError, match="wrap_model"):
+        comet_tf.memory_report(model)
+    comet_tf.wrap_model(model)
+    with pytest.raises(ValueError, match="has not trained"):
+        comet_tf.memory_report(model)
+
+
+def test_unknown_device_is_named():
+    with pytest.raises(ValueError, match="TPU:7"):
+        comet_tf.memory.peak_bytes("TPU:7")
+
+
+def test_memory_stays_flat_over_refits_and_retraces():
+    model = comet_tf.wrap_model(deep_model("vgg"))
+    in_use = []
+    for repeat in range(6):
+        train(model, batch_size=4 + repeat % 2)
+        in_use.append(comet_tf.memory.current_bytes("CPU:0"))
+    assert max(in_use[2:]) <= 1.05 * max(in_use[:2])

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public face: arguments, errors, saving, XLA."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import comet_tf
+from comet_tf import wrapping
+from tests import zoo
+
+EVERYTHING = comet_tf.CompressionConfig(min_bytes=0)
+
+
+def wrapped_names(model):
+    return {e.wrapped.layer.name for e in wrapping.wrapped_model(model).entries}
+
+
+@pytest.mark.parametrize("what", [None, "model", layers.Dense(3), 7])
+def test_only_keras_models_can_be_wrapped(what):
+    with pytest.raises(TypeError, match="Keras 3 model"):
+        comet_tf.wrap_model(what)
+    with pytest.raises(TypeError, match="Keras 3 model"):
+        comet_tf.unwrap_model(what)
+
+
+def test_config_must_be_a_config():
+    with pytest.raises(TypeError, match="CompressionConfig"):
+        comet_tf.wrap_model(zoo.conv_stack(), config={"error_bound": 1})
+
+
+@pytest.mark.parametrize("bound", [0, -1, float("nan"), float("inf")])
+def test_bad_bounds_are_refused(bound):
+    with pytest.raises(ValueError, match="positive and finite"):
+        comet_tf.CompressionConfig(error_bound=bound)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"codec": "zip"},
+        {"mode": "rel"},
+        {"rounding": "up"},
+        {"min_bytes": -1},
+    ],
+)
+def test_unknown_settings_are_refused(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=name):
+        comet_tf.CompressionConfig(**arguments)
+
+
+def test_non_numbers_are_refused():
+    with pytest.raises(TypeError, match="error_bound"):
+        comet_tf.CompressionConfig(error_bound="small")
+    with pytest.raises(TypeError, match="min_bytes"):
+        comet_tf.CompressionConfig(min_bytes=1.5)
+
+
+def test_config_round_trips():
+    config = comet_tf.CompressionConfig(error_bound=0.02, rounding="dither")
+    assert comet_tf.CompressionConfig(**config.get_config()) == config
+
+
+def test_names_that_match_nothing_are_refused():
+    model = zoo.conv_stack()
+    for argument in ("include", "exclude"):
+        with pytest.raises(ValueError, match="no_such_layer"):
+            comet_tf.wrap_model(model, **{argument: ["no_such_layer"]})
+        with pytest.raises(ValueError, match="not one string"):
+            comet_tf.wrap_model(model, **{argument: "conv2d"})
+    assert not wrapping.is_wrapped(model)
+
+
+def test_include_and_exclude_choose_layers():
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, name="a"),
+            layers.Conv2D(4, 3, name="b"),
+            layers.Conv2D(4, 3, name="c"),
+        ]
+    )
+    comet_tf.wrap_model(model, include=["a", "b"])
+    assert wrapped_names(model) == {"a", "b"}
+    comet_tf.wrap_model(model, exclude=["b"])
+    assert wrapped_names(model) == {"a", "c"}
+
+
+def test_nested_models_are_wrapped_and_named_by_path():
+    inner = keras.Sequential([layers.Conv2D(4, 3, name="conv")], name="inner")
+    model = keras.Sequential([keras.Input((8, 8, 3)), inner, layers.Flatten()])
+    comet_tf.wrap_model(model)
+    paths = [e.wrapped.path for e in wrapping.wrapped_model(model).entries]
+    assert paths == ["inner/conv"]
+    comet_tf.wrap_model(model, exclude=["inner"])
+    assert not wrapping.wrapped_model(model).entries
+
+
+def test_disabled_is_really_off():
+    model = zoo.conv_stack()
+    off = comet_tf.CompressionConfig(enabled=False)
+    comet_tf.wrap_model(model, config=off)
+    assert not wrapping.is_wrapped(model)
+    assert all("call" not in vars(la) for la in model._flatten_layers())
+
+
+def test_already_compiled_and_trained_model_is_traced_anew():
+    model = zoo.compiled(zoo.conv_stack())
+    x, y = zoo.data()
+    model.fit(x, y, verbose=0)
+    comet_tf.wrap_model(model, EVERYTHING)
+    model.fit(x, y, verbose=0)
+    assert wrapping.controls(model)
+    comet_tf.unwrap_model(model)
+    model.fit(x, y, verbose=0)
+
+
+def test_xla_is_off_while_wrapped():
+    model = zoo.conv_stack()
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=True)
+    with pytest.warns(UserWarning, match="XLA is switched off"):
+        comet_tf.wrap_model(model, EVERYTHING)
+    assert model.jit_compile is False
+    x, y = zoo.data()
+    model.fit(x, y, verbose=0)
+    comet_tf.unwrap_model(model)
+    assert model.jit_compile is True
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_compiling_a_wrapped_model_leaves_xla_off(jit_compile):
+    model = comet_tf.wrap_model(zoo.conv_stack(), EVERYTHING)
+    model.compile(
+        "sgd", "sparse_categorical_crossentropy", jit_compile=jit_compile
+    )
+    assert not model.jit_compile
+    x, y = zoo.data()
+    model.fit(x, y, verbose=0)
+
+
+@pytest.mark.parametrize("name", list(zoo.MODELS))
+def test_a_wrapped_models_file_is_the_plain_models(name, tmp_path):
+    plain, model = zoo.pair(name)
+    comet_tf.wrap_model(model, EVERYTHING)
+    assert model.get_config()["layers"] == plain.get_config()["layers"] or (
+        model.to_json().count("comet") == 0
+    )
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    x, _ = zoo.data()
+    np.testing.assert_array_equal(
+        loaded.predict(x, verbose=0), plain.predict(x, verbose=0)
+    )
+    assert "comet" not in loaded.to_json()
+    clone = keras.models.clone_model(model)
+    assert all("call" not in vars(la) for la in clone._flatten_layers())
+
+
+def test_weights_and_names_are_untouched():
+    plain, model = zoo.pair("resnet_like")
+    paths = [v.path for v in model.variables]
+    trainable = [v.path for v in model.trainable_variables]
+    comet_tf.wrap_model(model, EVERYTHING)
+    x, y = zoo.data()
+    zoo.compiled(model).fit(x, y, verbose=0)
+    assert [v.path for v in model.variables] == paths
+    assert [v.path for v in model.trainable_variables] == trainable
+    assert model.count_params() == plain.count_params()
+
+
+def test_own_loop_inside_and_outside_of_a_function():
+    _, model = zoo.pair("vgg_like")
+    comet_tf.wrap_model(model, EVERYTHING)
+    optimizer = keras.optimizers.Adam(1e-3)
+    optimizer.build(model.trainable_variables)
+    x, y = zoo.data()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(
+                    y, model(x, training=True)
+                )
+            )
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+        return loss
+
+    first = float(step(x, y))
+    compiled = tf.function(step)
+    for _ in range(10):
+        last = float(compiled(x, y))
+    assert last < first
+
+
+def test_registered_rule_trains_a_custom_layer():
+    class Scale(layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=shape[-1:], name="scale")
+
+        def call(self, x):
+            return keras.ops.tanh(x * self.scale)
+
+    def build():
+        keras.utils.set_random_seed(0)
+        return keras.Sequential(
+            [keras.Input((64, 64, 8)), Scale(), layers.Flatten()]
+        )
+
+    x = np.random.default_rng(0).normal(size=(4, 64, 64, 8)).astype("float32")
+
+    def gradient(model):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, model.trainable_variables)[0]
+
+    plain = gradient(build())
+    model = build()
+    comet_tf.wrap_model(model)
+    assert not wrapping.wrapped_model(model).entries
+    comet_tf.register_rule(Scale)
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(codec="lossless"))
+    assert len(wrapping.wrapped_model(model).entries) == 1
+    np.testing.assert_allclose(gradient(model), plain, rtol=1e-6)
+
+
+def test_rules_are_for_layer_classes():
+    with pytest.raises(TypeError, match="subclass"):
+        comet_tf.register_rule("Dense")
+    with pytest.raises(TypeError, match="function"):
+        comet_tf.register_rule(layers.Identity, rule=3)
+
+
+def test_a_subclass_with_its_own_call_has_no_rule_by_inheritance():
+    class Odd(layers.Conv2D):
+        def call(self, x):
+            return super().call(x) * tf.random.uniform([])
+
+    model = keras.Sequential([keras.Input((8, 8, 3)), Odd(4, 3, name="odd")])
+    comet_tf.wrap_model(model)
+    state = wrapping.wrapped_model(model)
+    assert not state.entries
+    assert "odd" in state.left_alone
