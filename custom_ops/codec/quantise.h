@@ -222,9 +222,11 @@ COMET_INLINE QuantisedElement QuantiseElement(float x, float f,
   const bool dither = kRounding == Rounding::kDither;
   const bool zero = IsExactZero(x);
   const float t = dither ? x * q.inv + f : x * q.inv;
-  const bool in_range = t >= -kCodeLimit && t < kCodeLimit;
-  const int32_t i = FloorToInt(in_range ? t : 0.0f);
-  const int32_t s = dither ? i - 1 : i;
+  const bool in_range = t > -kCodeLimit && t < kCodeLimit;
+  const float bounded = in_range ? t : 0.0f;
+  const int32_t s =
+      dither ? FloorToInt(bounded) - 1
+             : static_cast<int32_t>(bounded) - (FloatBits(x) >> 31 ? 1 : 0);
   float y = RestoreStep(s, q.step, f, kRounding);
   bool lost;
   if (kType == DType::kFloat32) {
@@ -235,9 +237,8 @@ COMET_INLINE QuantisedElement QuantiseElement(float x, float f,
     lost = IsExactZero(y);
   }
   const uint32_t error = FloatBits(x - y) & 0x7FFFFFFFu;
-  const bool sign_lost = !dither && x < 0.0f && i >= 0;
   QuantisedElement result;
-  result.accepted = zero | (in_range & (error <= q.limit) & !lost & !sign_lost);
+  result.accepted = zero | (in_range & (error <= q.limit) & !lost);
   result.code = zero ? 0 : CodeFromStep(s);
   return result;
 }
