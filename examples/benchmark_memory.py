@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares memory and speed of plain and wrapped training, side by side.
+
+```
+python examples/benchmark_memory.py --model=resnet50 --batch_size=32
+```
+
+Every figure is measured while `fit` runs: bytes at TensorFlow's allocator,
+seconds by alternating plain and wrapped steps in one process. Saved
+activations per image are the bytes in use at the end of the forward pass at
+`--batch_size` less those at `--small_batch_size`, over the difference, so that
+weights and other fixed buffers do not count. Inputs are crops of photographs;
+weights are random, as at the start of training.
+"""
+
+import gc
+import json
+import statistics
+from typing import Any
+
+import keras
+import measure
+import models
+import numpy as np
+import tensorflow as tf
+import timeline as timelines
+from absl import app, flags
+
+import comet_tf
+from comet_tf.datasets import natural_crops
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_enum("model", "resnet50", models.names(), "What to train.")
+flags.DEFINE_integer("batch_size", 32, "Images of a step.", lower_bound=2)
+flags.DEFINE_integer(
+    "small_batch_size",
+    8,
+    "Images of the smaller step that fixed buffers are told apart with.",
+    lower_bound=1,
+)
+flags.DEFINE_integer("image_size", 224, "Height and width.", lower_bound=8)
+flags.DEFINE_integer("classes", 1000, "Number of classes.", lower_bound=2)
+flags.DEFINE_integer("steps", 5, "Timed steps of each method.", lower_bound=1)
+flags.DEFINE_enum(
+    "method", "both", ["plain", "comet", "both"], "What to measure."
+)
+flags.DEFINE_enum(
+    "codec", "comet", ["comet", "lossless"], "How activations are kept."
+)
+flags.DEFINE_float(
+    "error_bound", None, "Error bound; the package's default when not given."
+)
+flags.DEFINE_enum("mode", "relative", ["relative", "absolute"], "Of the bound.")
+flags.DEFINE_enum("rounding", None, ["nearest", "dither"], "Of the codec.")
+flags.DEFINE_bool(
+    "adaptive",
+    True,
+    "Let `AdaptiveErrorBound` choose the bounds, unless --error_bound does.",
+)
+flags.DEFINE_bool("report", False, "Print the memory report, layer by layer.")
+flags.DEFINE_bool(
+    "timeline",
+    False,
+    "Print which tensors are alive at the peak of one more training step.",
+)
+flags.DEFINE_integer("seed", 0, "Seed of weights and inputs.")
+flags.DEFINE_bool("json", False, "Print one JSON object instead of tables.")
+
+
+def photographs(count: int, image_size: int, seed: int) -> np.ndarray:
+    """Cuts random squares out of the embedded photographs.
+
+    Args:
+        count: Integer. Number of images.
+        image_size: Integer. Height and width.
+        seed: Integer. Decides where they are cut.
+
+    Returns:
+        A float32 array `(count, image_size, image_size, 3)` in `[-1, 1]`.
+    """
+    random = np.random.default_rng(seed)
+    names = natural_crops.class_names()
+    images = []
+    for index in range(count):
+        photograph = natural_crops.load_photograph(names[index % len(names)])
+        height, width, _ = photograph.shape
+        side = min(height, width, max(image_size, min(height, width) * 3 // 4))
+        top = random.integers(height - side + 1)
+        left = random.integers(width - side + 1)
+        crop = photograph[top : top + side, left : left + side]
+        images.append(tf.image.resize(crop, (image_size, image_size)).numpy())
+    return np.stack(images) / np.float32(127.5) - 1
+
+
+class Trainee:
+    """A compiled model with its measurements, trained a few steps a time."""
+
+    def __init__(self, name: str, wrapped: bool) -> None:
+        # What earlier models hold is not this one's.
+        gc.collect()
+        self._foreign_bytes = comet_tf.memory.current_bytes()
+        keras.utils.set_random_seed(FLAGS.seed)
+        self.model = models.build(name, FLAGS.image_size, FLAGS.classes)
+        self.measurement = measure.StepMeasurement()
+        self._callbacks: list[keras.callbacks.Callback] = [self.measurement]
+        if wrapped:
+            self._wrap()
+        self.model.compile(
+            keras.optimizers.SGD(0.01, momentum=0.9),
+            self.measurement.probe(
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            ),
+        )
+
+    def _wrap(self) -> None:
+        settings: dict[str, Any] = {"codec": FLAGS.codec, "mode": FLAGS.mode}
+        if FLAGS.error_bound is not None:
+            settings["error_bound"] = FLAGS.error_bound
+        if FLAGS.rounding is not None:
+            settings["rounding"] = FLAGS.rounding
+        comet_tf.wrap_model(
+            self.model, config=comet_tf.CompressionConfig(**settings)
+        )
+        if FLAGS.adaptive and FLAGS.error_bound is None:
+            self._callbacks.append(comet_tf.AdaptiveErrorBound())
+
+    def fit(self, data: tf.data.Dataset, steps: int) -> dict[str, int]:
+        """Trains and returns bytes at the peak and at the forward's end."""
+        self.model.fit(
+            data,
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=self._callbacks,
+        )
+        measured = self.measurement
+        return {
+            "peak_bytes": measured.peak_bytes[-1] - self._foreign_bytes,
+            "forward_bytes": measured.forward_bytes[-1] - self._foreign_bytes,
+        }
+
+
+def batches(images: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
+    """Returns the same batch over and over."""
+    return tf.data.Dataset.from_tensors((images, labels)).repeat()
+
+
+def run() -> dict[str, Any]:
+    """Measures what the flags ask for.
+
+    Returns:
+        A dictionary that JSON can hold: the setting and, by method, the
+        figures.
+    """
+    methods = ["plain", "comet"] if FLAGS.method == "both" else [FLAGS.method]
+    images = photographs(FLAGS.batch_size, FLAGS.image_size, FLAGS.seed)
+    labels = np.arange(FLAGS.batch_size) % FLAGS.classes
+    small = FLAGS.small_batch_size
+    large_data = batches(images, labels)
+    small_data = batches(images[:small], labels[:small])
+
+    results: dict[str, Any] = {}
+    trainees = {}
+    for method in methods:
+        trainee = Trainee(FLAGS.model, wrapped=method == "comet")
+        trainees[method] = trainee
+        # The first step traces and, when bounds adapt, collects; the second
+        # is as all later ones.
+        at_small = trainee.fit(small_data, 2)
+        at_large = trainee.fit(large_data, 2)
+        trainee.measurement.clear()
+        saved = at_large["forward_bytes"] - at_small["forward_bytes"]
+        results[method] = {
+            "saved_bytes_per_image": saved / (FLAGS.batch_size - small),
+            "peak_bytes": at_large["peak_bytes"],
+        }
+    for _ in range(FLAGS.steps):
+        for trainee in trainees.values():
+            trainee.fit(large_data, 1)
+    for method, trainee in trainees.items():
+        results[method]["seconds_per_step"] = statistics.median(
+            trainee.measurement.seconds
+        )
+        results[method]["all_seconds"] = trainee.measurement.seconds
+    if FLAGS.report and "comet" in trainees:
+        print(comet_tf.memory_report(trainees["comet"].model))
+    if FLAGS.timeline:
+        for method, trainee in trainees.items():
+            with timelines.recorded() as timeline:
+                trainee.fit(large_data, 1)
+            print(f"\n{method}:\n{timeline.text()}")
+    return {
+        "model": FLAGS.model,
+        "batch_size": FLAGS.batch_size,
+        "small_batch_size": small,
+        "image_size": FLAGS.image_size,
+        "results": results,
+    }
+
+
+def text(report: dict[str, Any]) -> str:
+    """Formats what `run` returns as a table."""
+    results = report["results"]
+    rows = [["", *results]]
+    lines = {
+        "saved_bytes_per_image": ("saved activations per image", 1e6, "MB"),
+        "peak_bytes": ("peak of a training step", 1e6, "MB"),
+        "seconds_per_step": ("seconds per step (median)", 1, "s"),
+    }
+    for key, (label, unit, suffix) in lines.items():
+        values = [result[key] / unit for result in results.values()]
+        rows.append([label] + [f"{value:,.2f} {suffix}" for value in values])
+        if len(values) == 2:
+            ratio = (
+                f"{values[1] / values[0]:.2f} x"
+                if suffix == "s"
+                else f"1 / {values[0] / values[1]:.2f}"
+            )
+            rows[-1].append(ratio)
+    if len(results) == 2:
+        rows[0].append("comet : plain")
+    heading = (
+        f"{report['model']}, batch {report['batch_size']}, "
+        f"{report['image_size']}x{report['image_size']}, SGD with momentum, "
+        "float32"
+    )
+    return f"{heading}\n{measure.table(rows)}"
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    if FLAGS.small_batch_size >= FLAGS.batch_size:
+        raise app.UsageError(
+            "--small_batch_size must be smaller than --batch_size. "
+            f"Received: {FLAGS.small_batch_size} and {FLAGS.batch_size}"
+        )
+    report = run()
+    print(json.dumps(report, indent=2) if FLAGS.json else text(report))
+
+
+if __name__ == "__main__":
+    app.run(main)
