@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "custom_ops/cpu/bits.h"
 
@@ -129,16 +130,17 @@ struct Maximum {
 };
 
 // Which of a group's eight channels have their maximum at `position`.
-uint8_t Matches(const uint8_t* group, int bits, uint32_t position) {
-  uint8_t matches = 0xff;
-  for (int b = 0; b < bits; ++b) {
-    const auto wanted = static_cast<uint8_t>(-((position >> b) & 1));
-    matches &= static_cast<uint8_t>(~(group[b] ^ wanted));
+template <int kBits>
+uint8_t Matches(const uint8_t* group, uint32_t position) {
+  uint8_t differ = 0;
+  for (int b = 0; b < kBits; ++b) {
+    differ |= group[b] ^ static_cast<uint8_t>(-((position >> b) & 1));
   }
-  return matches;
+  return static_cast<uint8_t>(~differ);
 }
 
-// sum += the lanes of dy whose bit is set, rounded to T.
+// sum += the lanes of dy whose bit is set, rounded to T. Without a branch on
+// whether there is any: that would be taken at random.
 template <typename T>
 void AddMatching(uint8_t matches, const T* dy, T* sum) {
   using U = typename BitsOf<T>::Type;
@@ -146,29 +148,42 @@ void AddMatching(uint8_t matches, const T* dy, T* sum) {
   ExpandByte(matches, lanes);
   std::memcpy(bits, dy, sizeof(bits));
   for (int k = 0; k < 8; ++k) bits[k] &= lanes[k];
-  T addend[8];
+  T addend[8], total[8];
   std::memcpy(addend, bits, sizeof(bits));
+  std::memcpy(total, sum, sizeof(total));
   for (int k = 0; k < 8; ++k) {
-    FromFloat(ToFloat(sum[k]) + ToFloat(addend[k]), &sum[k]);
+    FromFloat(ToFloat(total[k]) + ToFloat(addend[k]), &total[k]);
   }
+  std::memcpy(sum, total, sizeof(total));
 }
 
-template <typename T>
-void AddPixel(const uint8_t* positions, int bits, uint32_t position,
-              const T* dy, int64_t channels, T* sum) {
+template <int kBits, typename T>
+void AddPixel(const uint8_t* positions, uint32_t position, const T* dy,
+              int64_t channels, T* sum) {
   int64_t c = 0;
-  for (; c + 8 <= channels; c += 8, positions += bits) {
-    const uint8_t matches = Matches(positions, bits, position);
-    if (matches != 0) AddMatching(matches, dy + c, sum + c);
+  for (; c + 8 <= channels; c += 8, positions += kBits) {
+    AddMatching(Matches<kBits>(positions, position), dy + c, sum + c);
   }
   if (c < channels) {
     T padded_dy[8] = {}, padded_sum[8] = {};
     const size_t bytes = (channels - c) * sizeof(T);
     std::memcpy(padded_dy, dy + c, bytes);
     std::memcpy(padded_sum, sum + c, bytes);
-    AddMatching(Matches(positions, bits, position), padded_dy, padded_sum);
+    AddMatching(Matches<kBits>(positions, position), padded_dy, padded_sum);
     std::memcpy(sum + c, padded_sum, bytes);
   }
+}
+
+// AddPixel for each number of bits, 0 to 16.
+template <typename T>
+using AddPixelFunction = void (*)(const uint8_t*, uint32_t, const T*, int64_t,
+                                  T*);
+
+template <typename T, int... kBits>
+AddPixelFunction<T> ChooseAddPixel(int bits,
+                                   std::integer_sequence<int, kBits...>) {
+  static constexpr AddPixelFunction<T> kFunctions[] = {AddPixel<kBits, T>...};
+  return kFunctions[bits];
 }
 
 }  // namespace
@@ -207,7 +222,8 @@ void PackPoolPositions(const PoolGeometry& g, const T* x,
 template <typename T>
 void PoolGradient(const PoolGeometry& g, const uint8_t* positions, const T* dy,
                   const ParallelFor& parallel_for, T* dx) {
-  const int bits = g.PositionBits();
+  const AddPixelFunction<T> add_pixel = ChooseAddPixel<T>(
+      g.PositionBits(), std::make_integer_sequence<int, 17>());
   const int64_t pixel_bytes = g.PixelBytes();
   const int64_t pixels = g.batch * g.input[0] * g.input[1] * g.input[2];
   parallel_for(pixels, g.channels * 4, [&](int64_t begin, int64_t end) {
@@ -215,8 +231,8 @@ void PoolGradient(const PoolGeometry& g, const uint8_t* positions, const T* dy,
       T* sum = dx + p * g.channels;
       std::memset(static_cast<void*>(sum), 0, g.channels * sizeof(T));
       ForCovering(g, Locate(p, g.input), [&](int64_t pixel, uint32_t position) {
-        AddPixel(positions + pixel * pixel_bytes, bits, position,
-                 dy + pixel * g.channels, g.channels, sum);
+        add_pixel(positions + pixel * pixel_bytes, position,
+                  dy + pixel * g.channels, g.channels, sum);
       });
     }
   });
