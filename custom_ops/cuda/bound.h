@@ -18,19 +18,26 @@ COMET_INLINE float Magnitude(float x) {
 // What relative bounds refer to, from the smallest and the largest finite
 // element; `high` is below `low` if there was none.
 COMET_INLINE float ReferenceRange(float low, float high) {
-  float range = 0.0f;
+  double width = 0.0;
   if (low <= high) {
-    range = high - low;
-    if (range == 0.0f) range = Magnitude(high);
-    if (range > kLargestFinite) range = kLargestFinite;
+    width = static_cast<double>(high) - static_cast<double>(low);
+    if (width == 0.0) width = static_cast<double>(Magnitude(high));
   }
+  if (width > kLargestFinite) return kLargestFinite;
+  const float range = static_cast<float>(width);
   return range >= kSmallestNormal ? range : kSmallestNormal;
 }
 
+// Rounded down: the bound must not pass the fraction.
 COMET_INLINE float RelativeBound(float fraction, float range) {
-  const float bound = fraction * range;
-  if (bound < kSmallestNormal && fraction > 0.0f) return kSmallestNormal;
-  return bound;
+  const double bound =
+      static_cast<double>(fraction) * static_cast<double>(range);
+  if (bound < kSmallestNormal) return kSmallestNormal;
+  if (bound > kLargestFinite) return kLargestFinite;
+  const float rounded = static_cast<float>(bound);
+  return static_cast<double>(rounded) > bound
+             ? FloatFromBits(FloatBits(rounded) - 1)
+             : rounded;
 }
 
 COMET_INLINE bool ValidBound(float bound) {

@@ -142,11 +142,13 @@ __global__ void __launch_bounds__(kThreads)
   range = BlockRange(range);
   if (threadIdx.x != 0) return;
   float bound = *error_bound;
-  if (*relative) {
-    bound = RelativeBound(bound, ReferenceRange(range.low, range.high));
-  }
   CompressState s = {};
-  s.summary.valid = ValidBound(bound);
+  if (*relative) {
+    s.summary.valid = bound > 0.0f && bound <= kLargestFinite;
+    bound = RelativeBound(bound, ReferenceRange(range.low, range.high));
+  } else {
+    s.summary.valid = ValidBound(bound);
+  }
   s.summary.error_bound = bound;
   s.quantiser = MakeQuantiser(dtype, rounding, s.summary.valid ? bound : 1.0f);
   s.seed = rounding == Rounding::kDither ? static_cast<uint64_t>(*seed) : 0;

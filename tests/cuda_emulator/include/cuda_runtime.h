@@ -260,8 +260,21 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32,
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
+  cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
 };
+inline const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMisalignedAddress:
+      return "misaligned address";
+    default:
+      return "unspecified launch failure";
+  }
+}
 using cudaStream_t = struct CUstream_st*;
 enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA codec against the CPU codec: the same bytes, the same values, the same
+// verdict on damaged streams, under every schedule.
+
+#include <algorithm>
+#include <cmath>
+
+#include "custom_ops/cuda/launchers.h"
+#include "kernels_test_util.h"
+
+namespace comet {
+namespace {
+
+struct Case {
+  DType dtype;
+  Rounding rounding;
+  int64_t n;
+  int64_t row_length;
+  float error_bound;
+  bool relative;
+  Content content;
+  uint64_t seed;
+
+  std::string Name() const {
+    return "dtype=" + std::to_string(static_cast<int>(dtype)) +
+           " rounding=" + std::to_string(static_cast<int>(rounding)) +
+           " n=" + std::to_string(n) +
+           " row_length=" + std::to_string(row_length) +
+           " bound=" + std::to_string(error_bound) +
+           (relative ? " relative" : "") +
+           " content=" + std::to_string(static_cast<int>(content)) +
+           " seed=" + std::to_string(seed);
+  }
+};
+
+int64_t streams_compared = 0;
+int64_t header_counts[256] = {};
+
+DeviceMemory CompressOnCpu(const Case& c, const DeviceMemory& x,
+                           int64_t* nonzeros, float* absolute_bound) {
+  CompressOptions options;
+  options.dtype = c.dtype;
+  options.n = c.n;
+  options.row_length = c.row_length;
+  options.rounding = c.rounding;
+  options.seed = c.seed;
+  options.error_bound = c.error_bound;
+  if (c.relative) {
+    float range = 0;
+    const Status status = ValueRange(c.dtype, x.data(), c.n, Serial, &range);
+    COMET_CHECK(status.ok, c.Name() + status.message);
+    options.error_bound = RelativeBound(c.error_bound, range);
+  }
+  std::vector<std::unique_ptr<uint8_t[]>> chunks;
+  Compressor compressor;
+  const Status status =
+      compressor.Encode(options, x.data(), Serial, [&](size_t bytes) {
+        chunks.emplace_back(new uint8_t[bytes]);
+        return chunks.back().get();
+      });
+  COMET_CHECK(status.ok, c.Name() + status.message);
+  DeviceMemory stream(static_cast<size_t>(compressor.stream_bytes()));
+  compressor.Write(stream.data(), Serial);
+  *nonzeros = compressor.nonzeros();
+  *absolute_bound = options.error_bound;
+  return stream;
+}
+
+cuda::CompressSummary MeasureOnGpu(const Case& c,
+                                   const cuda::CompressInput& input,
+                                   DeviceMemory* workspace) {
+  cuda::CompressSummary summary = {};
+  const int error =
+      cuda::LaunchCompressSize(nullptr, input, workspace->data(), &summary);
+  COMET_CHECK(error == 0, c.Name());
+  return summary;
+}
+
+void CheckCompress(const Case& c, const DeviceMemory& x,
+                   const DeviceMemory& expected, int64_t nonzeros,
+                   float absolute_bound) {
+  const bool relative = c.relative;
+  const auto seed = static_cast<int64_t>(c.seed);
+  const cuda::CompressInput input = {c.dtype, c.rounding, x.data(),
+                                     c.n, c.row_length, &c.error_bound,
+                                     &relative, &seed};
+  DeviceMemory workspace(cuda::CompressWorkspaceBytes(c.n, c.row_length));
+  const cuda::CompressSummary summary = MeasureOnGpu(c, input, &workspace);
+  COMET_CHECK(summary.valid == 1, c.Name());
+  COMET_CHECK(summary.error_bound == absolute_bound, c.Name());
+  COMET_CHECK(summary.nonzeros == nonzeros, c.Name());
+  COMET_CHECK(summary.stream_bytes == static_cast<int64_t>(expected.size()),
+              c.Name());
+  DeviceMemory stream(static_cast<size_t>(summary.stream_bytes));
+  double info[4] = {};
+  const int error = cuda::LaunchCompressPack(nullptr, input, workspace.data(),
+                                             stream.data(), info);
+  COMET_CHECK(error == 0, c.Name());
+  COMET_CHECK(Same(stream, expected), c.Name());
+  COMET_CHECK(info[0] == static_cast<double>(x.size()), c.Name());
+  COMET_CHECK(info[1] == static_cast<double>(stream.size()), c.Name());
+  COMET_CHECK(c.n == 0 || info[2] == static_cast<double>(nonzeros) /
+                                         static_cast<double>(c.n),
+              c.Name());
+  COMET_CHECK(info[3] == static_cast<double>(absolute_bound), c.Name());
+  ++streams_compared;
+}
+
+void CheckDecompress(const Case& c, const DeviceMemory& stream) {
+  DeviceMemory expected(static_cast<size_t>(c.n * ElementBytes(c.dtype)));
+  const auto bytes = static_cast<int64_t>(stream.size());
+  const Status status = Decompress(stream.data(), bytes, c.dtype, c.n, Serial,
+                                   expected.data());
+  COMET_CHECK(status.ok, c.Name() + status.message);
+  DeviceMemory out(expected.size());
+  DeviceMemory workspace(cuda::DecodeWorkspaceBytes());
+  int32_t verdict = -1;
+  const int error =
+      cuda::LaunchDecompress(nullptr, c.dtype, stream.data(), bytes, c.n,
+                             workspace.data(), out.data(), &verdict);
+  COMET_CHECK(error == 0, c.Name());
+  COMET_CHECK(verdict == 0, c.Name() + " verdict " + std::to_string(verdict));
+  COMET_CHECK(Same(out, expected), c.Name());
+}
+
+void CheckSignGradient(const Case& c, const DeviceMemory& stream, float slope,
+                       bool in_place) {
+  const DeviceMemory dy =
+      MakeTensor(c.dtype, c.n, c.row_length, Content::kNoise, 77);
+  DeviceMemory expected(dy.size());
+  const auto bytes = static_cast<int64_t>(stream.size());
+  const Status status =
+      SignGradient(stream.data(), bytes, c.dtype, c.n, slope, dy.data(),
+                   Serial, expected.data());
+  DeviceMemory dx(dy.data(), dy.size());
+  DeviceMemory other(dy.data(), dy.size());
+  DeviceMemory workspace(cuda::DecodeWorkspaceBytes());
+  int32_t verdict = -1;
+  const int error = cuda::LaunchSignGradient(
+      nullptr, c.dtype, stream.data(), bytes, c.n, slope, workspace.data(),
+      in_place ? dx.data() : other.data(), dx.data(), &verdict);
+  COMET_CHECK(error == 0, c.Name());
+  COMET_CHECK(status.ok == (verdict == 0),
+              c.Name() + status.message + std::to_string(verdict));
+  if (status.ok) COMET_CHECK(Same(dx, expected), c.Name());
+}
+
+void CountHeaders(const Case& c, const DeviceMemory& stream) {
+  const Geometry g = MakeGeometry(c.n, c.row_length);
+  const auto* sizes = reinterpret_cast<const uint16_t*>(
+      stream.data() + kHeaderBytes + 8 * OffsetCount(g.tiles));
+  int64_t at = TilesStart(g.tiles);
+  for (int64_t t = 0; t < g.tiles; ++t) {
+    for (int b = 0; b < BandBlocks(g, t / g.strips); ++b) {
+      ++header_counts[stream.data()[at + b]];
+    }
+    at += sizes[t];
+  }
+}
+
+void CheckCase(const Case& c, const std::vector<cuda_emulator::Schedule>& all) {
+  const DeviceMemory x =
+      MakeTensor(c.dtype, c.n, c.row_length, c.content,
+                 static_cast<uint32_t>(c.n + 31 * c.row_length));
+  int64_t nonzeros = 0;
+  float absolute_bound = 0;
+  const DeviceMemory stream = CompressOnCpu(c, x, &nonzeros, &absolute_bound);
+  CountHeaders(c, stream);
+  for (const cuda_emulator::Schedule& schedule : all) {
+    cuda_emulator::SetSchedule(schedule);
+    CheckCompress(c, x, stream, nonzeros, absolute_bound);
+    CheckDecompress(c, stream);
+  }
+  CheckSignGradient(c, stream, 0.0f, c.n % 2 == 0);
+  CheckSignGradient(c, stream, 0.25f, c.n % 2 != 0);
+}
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16,
+                            DType::kBFloat16};
+constexpr Rounding kRoundings[] = {Rounding::kNearest, Rounding::kDither};
+
+// Sizes around the limits of blocks, tiles and strips, with partial last rows.
+void TestShapes() {
+  struct Size {
+    int64_t n, row_length;
+  };
+  constexpr Size kSizes[] = {
+      {0, 32},     {1, 1},      {1, 32},     {7, 8},      {31, 32},
+      {32, 32},    {33, 32},    {255, 32},   {256, 32},   {257, 32},
+      {4095, 32},  {4096, 32},  {4097, 32},  {300, 300},  {301, 300},
+      {40 * 9, 40}, {65 * 7 + 64, 65}, {129, 1}, {1025, 8}, {24 * 130, 24},
+      {33 * 129, 33}, {96 * 131 + 50, 96}, {5, 1000}};
+  uint64_t seed = 1;
+  for (const Size& size : kSizes) {
+    for (DType dtype : kTypes) {
+      for (Rounding rounding : kRoundings) {
+        ++seed;
+        const Content content =
+            seed % 3 == 0 ? Content::kSpecial : Content::kMixed;
+        CheckCase({dtype, rounding, size.n, size.row_length, 0.01f,
+                   seed % 2 == 0, content, seed},
+                  Schedules(size.n < 5000 ? 1 : 0));
+      }
+    }
+  }
+}
+
+// Every kind of content at bounds from fine to coarse.
+void TestContents() {
+  constexpr float kBounds[] = {1e-6f, 1e-3f, 0.03f, 0.5f};
+  uint64_t seed = 1000;
+  for (Content content : kContents) {
+    for (float bound : kBounds) {
+      ++seed;
+      CheckCase({kTypes[seed % 3], kRoundings[seed / 3 % 2], 48 * 100 + 7, 48,
+                 bound, false, content, seed},
+                Schedules(1));
+      CheckCase({DType::kFloat32, Rounding::kNearest, 32 * 40, 32, bound,
+                 true, content, seed},
+                Schedules(0));
+    }
+  }
+}
+
+// More tiles than the offset table has to a group, and more than one turn of the
+// loops that the kernels make.
+void TestManyTiles() {
+  for (int64_t n : {32 * 8 * 70 + 5, 32 * 8 * 300}) {
+    CheckCase({DType::kFloat32, Rounding::kNearest, n, n / 8, 0.05f, true,
+               Content::kSparse, 5},
+              Schedules(0));
+  }
+}
+
+void TestBadBounds() {
+  const DeviceMemory x =
+      MakeTensor(DType::kFloat32, 100, 32, Content::kNoise, 1);
+  const int64_t seed = 0;
+  for (bool relative : {false, true}) {
+    for (float bound : {0.0f, -1.0f, NAN, INFINITY, -INFINITY}) {
+      const cuda::CompressInput input = {
+          DType::kFloat32, Rounding::kNearest, x.data(), 100, 32,
+          &bound, &relative, &seed};
+      DeviceMemory workspace(cuda::CompressWorkspaceBytes(100, 32));
+      const Case c = {DType::kFloat32, Rounding::kNearest, 100, 32, bound,
+                      relative, Content::kNoise, 0};
+      COMET_CHECK(MeasureOnGpu(c, input, &workspace).valid == 0, c.Name());
+    }
+  }
+}
+
+// ---- Damaged streams --------------------------------------------------------
+
+bool AllNan(DType dtype, const DeviceMemory& out) {
+  const int64_t n = static_cast<int64_t>(out.size()) / ElementBytes(dtype);
+  for (int64_t i = 0; i < n; ++i) {
+    float value;
+    if (dtype == DType::kFloat32) {
+      value = reinterpret_cast<const float*>(out.data())[i];
+    } else {
+      const uint16_t bits =
+          reinterpret_cast<const uint16_t*>(out.data())[i];
+      value = dtype == DType::kFloat16 ? HalfToFloat(bits)
+                                       : BFloat16ToFloat(bits);
+    }
+    if (!std::isnan(value)) return false;
+  }
+  return true;
+}
+
+// Both codecs must refuse the stream, or both take it.
+void CheckVerdict(const Case& c, const DeviceMemory& stream,
+                  const std::string& what) {
+  const auto bytes = static_cast<int64_t>(stream.size());
+  DeviceMemory expected(static_cast<size_t>(c.n * ElementBytes(c.dtype)));
+  const Status status = Decompress(stream.data(), bytes, c.dtype, c.n, Serial,
+                                   expected.data());
+  DeviceMemory out(expected.size());
+  DeviceMemory workspace(cuda::DecodeWorkspaceBytes());
+  int32_t verdict = -1;
+  const int error =
+      cuda::LaunchDecompress(nullptr, c.dtype, stream.data(), bytes, c.n,
+                             workspace.data(), out.data(), &verdict);
+  COMET_CHECK(error == 0, c.Name() + what);
+  COMET_CHECK(status.ok == (verdict == 0),
+              c.Name() + what + " verdict " + std::to_string(verdict) + " " +
+                  status.message);
+  if (status.ok) {
+    COMET_CHECK(Same(out, expected), c.Name() + what);
+  } else {
+    COMET_CHECK(AllNan(c.dtype, out), c.Name() + what);
+  }
+}
+
+void TestDamage() {
+  cuda_emulator::SetSchedule({});
+  std::mt19937 random(9);
+  for (DType dtype : kTypes) {
+    const Case c = {dtype, Rounding::kNearest, 40 * 150 + 3, 40, 0.02f, false,
+                    Content::kMixed, 0};
+    const DeviceMemory x =
+        MakeTensor(dtype, c.n, c.row_length, c.content, 3);
+    int64_t nonzeros;
+    float bound;
+    const DeviceMemory good = CompressOnCpu(c, x, &nonzeros, &bound);
+    for (int k = 0; k < 250; ++k) {
+      DeviceMemory bad(good.data(), good.size());
+      // Half of the damage falls on header and tables.
+      const size_t limit = k % 2 == 0 ? 200 : good.size();
+      const int count = k % 5 == 0 ? 8 : 1;
+      for (int j = 0; j < count; ++j) {
+        bad.data()[random() % limit] ^=
+            static_cast<uint8_t>(k % 3 == 0 ? random() : 1u << random() % 8);
+      }
+      CheckVerdict(c, bad, " damage " + std::to_string(k));
+    }
+    for (size_t cut : {size_t{0}, size_t{1}, size_t{63}, size_t{64},
+                       size_t{127}, size_t{128}, good.size() - 64,
+                       good.size() - 1}) {
+      CheckVerdict(c, DeviceMemory(good.data(), cut),
+                   " cut to " + std::to_string(cut));
+    }
+    Case wrong = c;
+    wrong.n -= 1;
+    CheckVerdict(wrong, good, " wrong n");
+    wrong = c;
+    wrong.dtype = dtype == DType::kFloat32 ? DType::kFloat16 : DType::kFloat32;
+    CheckVerdict(wrong, good, " wrong dtype");
+  }
+}
+
+// Damage that the checksum would catch is made good again, so that the tile
+// decoder itself sees nonsense.
+void TestForgedTiles() {
+  cuda_emulator::SetSchedule({cuda_emulator::Order::kReverse, 1});
+  std::mt19937 random(19);
+  const Case c = {DType::kFloat32, Rounding::kNearest, 32 * 128, 32, 0.02f,
+                  false, Content::kMixed, 0};
+  const DeviceMemory x = MakeTensor(c.dtype, c.n, c.row_length, c.content, 4);
+  int64_t nonzeros;
+  float bound;
+  const DeviceMemory good = CompressOnCpu(c, x, &nonzeros, &bound);
+  const size_t start = static_cast<size_t>(TilesStart(1));
+  const size_t size = good.size() - start - kPaddingBytes;
+  for (int k = 0; k < 600; ++k) {
+    DeviceMemory bad(good.data(), good.size());
+    for (int j = 0; j <= k % 3; ++j) {
+      // Mostly block headers and the bytes that say what follows.
+      const size_t at = k % 4 == 0 ? random() % size : random() % 80;
+      bad.data()[start + at] = static_cast<uint8_t>(random());
+    }
+    const uint64_t checksum =
+        HeaderChecksum(bad.data()) +
+        TileChecksum(ChecksumSum(bad.data() + start,
+                                 static_cast<uint32_t>(size)),
+                     0);
+    std::memcpy(bad.data() + 56, &checksum, sizeof checksum);
+    CheckVerdict(c, bad, " forgery " + std::to_string(k));
+  }
+}
+
+void CheckCoverage() {
+  int64_t kinds[4] = {};
+  for (int h = 0; h < 256; ++h) {
+    if (h != kZeroHeader && h != kRawHeader) kinds[h >> 6] += header_counts[h];
+  }
+  std::printf("blocks: zero %ld raw %ld delta_c %ld delta_s %ld direct %ld "
+              "sparse %ld; streams compared: %ld\n",
+              static_cast<long>(header_counts[kZeroHeader]),
+              static_cast<long>(header_counts[kRawHeader]),
+              static_cast<long>(kinds[0]), static_cast<long>(kinds[1]),
+              static_cast<long>(kinds[2]), static_cast<long>(kinds[3]),
+              static_cast<long>(streams_compared));
+  for (int64_t count : kinds) COMET_CHECK(count > 0, "a kind never occurred");
+  COMET_CHECK(header_counts[kZeroHeader] > 0, "no ZERO block occurred");
+  COMET_CHECK(header_counts[kRawHeader] > 0, "no RAW block occurred");
+  int64_t wide = 0;
+  for (int kind = 0; kind < 3; ++kind) {
+    for (int i = kFirstWideIndex; i < kZeroHeader; ++i) {
+      wide += header_counts[kind << 6 | i];
+    }
+  }
+  COMET_CHECK(wide > 0, "no block of 8 or more planes occurred");
+}
+
+}  // namespace
+}  // namespace comet
+
+int main() {
+  comet::TestShapes();
+  comet::TestContents();
+  comet::TestManyTiles();
+  comet::TestBadBounds();
+  comet::CheckCoverage();
+  comet::TestDamage();
+  comet::TestForgedTiles();
+  std::printf("codec kernels: all tests passed\n");
+  return 0;
+}
