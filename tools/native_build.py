@@ -18,6 +18,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import platform
 import runpy
 import shutil
 import subprocess
@@ -202,10 +203,11 @@ def _plan(
         if source in gpu and nvcc is None:
             continue
         extra: list[str] = []
-        if source in avx2:
-            extra = settings["AVX2_COPTS"]
-        elif source in avx512:
-            extra = settings["AVX512_COPTS"]
+        if platform.machine() == "x86_64":
+            if source in avx2:
+                extra = settings["AVX2_COPTS"]
+            elif source in avx512:
+                extra = settings["AVX512_COPTS"]
         jobs.append(job(source, base + extra))
     if nvcc is not None:
         newest = CUDA_ARCHITECTURES[-1]
