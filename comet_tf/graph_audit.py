@@ -103,7 +103,7 @@ def _buffer(tensor: tf.Tensor) -> tf.Tensor:
         op = tensor.op
         if op.type in ("Identity", "StopGradient", "Reshape", "ExpandDims"):
             tensor = op.inputs[0]
-        elif op.type in ("IdentityN", "Comet>GradientBoundary"):
+        elif op.type == "IdentityN":
             tensor = op.inputs[tensor.value_index]
         else:
             return tensor

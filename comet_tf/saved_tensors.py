@@ -19,9 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from comet_tf.ops import mask_ops
 from comet_tf.codecs import Codec
 from comet_tf.error_bound.control import BoundControl
+from comet_tf.ops import mask_ops
 
 FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 
@@ -158,8 +158,9 @@ class Trace:
     saved: dict[int, tuple[tf.Tensor, SavedTensor]] = dataclasses.field(
         default_factory=dict
     )
-    gradients: list[Callable[..., Any]] = dataclasses.field(
-        default_factory=list
+    # By the name of a layer's (first) output.
+    gradients: dict[str, Callable[..., Any]] = dataclasses.field(
+        default_factory=dict
     )
     uses: dict[Any, int] = dataclasses.field(default_factory=dict)
     # How many operations the graph had when its backward pass began.

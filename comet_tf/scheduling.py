@@ -9,18 +9,16 @@ graph use less memory than the plain one:
    restored right after it was compressed.
 2. The gradient leaves for earlier layers only after everything that reads the
    restored activation is done, so that it is freed first.
-3. The layer's output leaves for later layers only after its input is
-   compressed, so that the input is freed first.
+3. A layer runs only after its input is compressed, so that the input is freed
+   as soon as the layer has run.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from comet_tf.ops.boundary_ops import gradient_boundary
 from comet_tf.saved_tensors import SavedTensor, graph_trace
 
 Tensors = Sequence[tf.Tensor]
@@ -60,22 +58,31 @@ def after(tensor: tf.Tensor, dependencies: Tensors) -> tf.Tensor:
 
 
 def with_gradient(
-    forward: Callable[[], Tensors],
+    forward: Callable[[Tensors], Tensors],
     inputs: Tensors,
     parameters: Tensors,
     backward: Backward,
+    stored: Tensors = (),
 ) -> list[tf.Tensor]:
     """Runs a layer's own code and gives it a gradient from saved tensors.
 
+    In a graph nothing is added around the layer's operations, and its outputs
+    are the very tensors that its code made: TensorFlow's graph optimiser fuses
+    and reorders operations across layers, which changes the last bit, and it
+    has to find what it finds in the plain model. Only the tape is told of
+    another gradient.
+
     Args:
-        forward: Function that returns the outputs of the layer's own code.
-        inputs: Tensors that `forward` reads and whose gradients `backward`
-            computes.
+        forward: Function that maps tensors in place of `inputs` to the outputs
+            of the layer's own code.
+        inputs: Tensors whose gradients `backward` computes.
         parameters: Tensors of the layer's trainable variables, read outside.
         backward: The gradients, from saved tensors.
+        stored: Further tensors, besides the saved ones, that have to be made
+            from `inputs` before the forward pass moves on.
 
     Returns:
-        List of tensors equal to what `forward` returned.
+        List of what `forward` returned.
     """
     inputs, parameters = list(inputs), list(parameters)
 
@@ -86,74 +93,20 @@ def with_gradient(
         return [*input_gradients, *parameter_gradients]
 
     if not any(map(tf.is_symbolic_tensor, [*inputs, *parameters])):
-        return _with_eager_gradient(forward, inputs + parameters, gradient)
-    peeled = [_peel(output) for output in forward()]
-    stored = [tensor for saved in backward.saved for tensor in saved.stored]
-    gradients = graph_trace(peeled[0].tensor.graph).gradients
-    gradients.append(gradient)
-    outputs = gradient_boundary(
-        [after(output.tensor, stored) for output in peeled],
-        inputs + parameters,
-        key=len(gradients) - 1,
-    )
-    return [
-        output.restore(tensor)
-        for output, tensor in zip(peeled, outputs, strict=True)
+        return _with_eager_gradient(
+            lambda: forward(inputs), inputs + parameters, gradient
+        )
+    stored = [
+        *stored,
+        *(tensor for saved in backward.saved for tensor in saved.stored),
     ]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Peeled:
-    """A layer's output without the additions of small terms at its end."""
-
-    tensor: tf.Tensor
-    restore: Callable[[tf.Tensor], tf.Tensor]
-
-
-def _peel(output: tf.Tensor) -> _Peeled:
-    """Splits the last additions (bias, batch-norm offset) off an output.
-
-    TensorFlow's graph optimiser merges chains of additions across layers and
-    so changes their rounding (`AddOpsRewriteStage` of the arithmetic
-    optimiser). It must see the same chains as in the plain model, or the
-    wrapped forward pass would differ in the last bit. Hence the boundary goes
-    below them. Their gradient is the identity, so the layer's gradient, which
-    covers the added terms too, is unchanged.
-    """
-    if output.op.type != "AddV2":
-        return _Peeled(output, lambda tensor: tensor)
-    first, second = output.op.inputs
-    for term, inner, add in (
-        (second, first, tf.add),
-        (first, second, lambda inner, term: tf.add(term, inner)),
-    ):
-        if _is_small(term, inner, output):
-            below = _peel(inner)
-            # Stopped, since the layer's own gradient covers the term.
-            restore = functools.partial(
-                _add_back, below, add, tf.stop_gradient(term)
-            )
-            return _Peeled(below.tensor, restore)
-    return _Peeled(output, lambda tensor: tensor)
-
-
-def _add_back(
-    below: _Peeled,
-    add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    term: tf.Tensor,
-    tensor: tf.Tensor,
-) -> tf.Tensor:
-    return add(below.restore(tensor), term)
-
-
-def _is_small(term: tf.Tensor, inner: tf.Tensor, output: tf.Tensor) -> bool:
-    """Whether adding `term` leaves the shape of `inner` as it is."""
-    return (
-        term.shape.is_fully_defined()
-        and inner.shape.rank == output.shape.rank
-        and inner.shape.as_list() == output.shape.as_list()
-        and term.shape.as_list() != output.shape.as_list()
-    )
+    outputs = [
+        tf.identity(output) if any(output is x for x in inputs) else output
+        for output in forward([after(x, stored) for x in inputs])
+    ]
+    graph_trace(outputs[0].graph).gradients[outputs[0].name] = gradient
+    tf.__internal__.record_gradient(_GRADIENT, inputs + parameters, (), outputs)
+    return outputs
 
 
 def _scheduled(
@@ -205,13 +158,15 @@ def _with_eager_gradient(
     return list(boundary(*arguments))
 
 
-@tf.RegisterGradient("Comet>GradientBoundary")
-def _boundary_gradient(op: Any, *dys: tf.Tensor) -> Gradients:
+# The tape looks a gradient up under an operation's name. No operation of this
+# name is in the graph; it stands for all that a layer's own code does.
+_GRADIENT = "Comet>Layer"
+
+
+@tf.RegisterGradient(_GRADIENT)
+def _layer_gradient(op: Any, *dys: tf.Tensor) -> Gradients:
     graph = op.outputs[0].graph
     trace = graph_trace(graph)
     if trace.backward_start is None:
         trace.backward_start = len(graph.get_operations())
-    gradients = trace.gradients[op.get_attr("key")](*dys)
-    # No gradient for the outputs that came in: the path on which the layer's
-    # own code computed them holds the activations that must not be kept.
-    return [None] * len(dys) + list(gradients)
+    return trace.gradients[op.outputs[0].name](*dys)

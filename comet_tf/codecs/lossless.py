@@ -5,8 +5,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from comet_tf.ops import mask_ops
 from comet_tf.error_bound.control import BoundControl
+from comet_tf.ops import mask_ops
 
 
 @dataclasses.dataclass(frozen=True)

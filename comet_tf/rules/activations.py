@@ -146,7 +146,10 @@ def _sign(function: Function, x: tf.Tensor, slope: float) -> tf.Tensor:
         return [pattern.gradient(dys[0])], []
 
     (y,) = scheduling.with_gradient(
-        lambda: [function(x)], [x], [], scheduling.Backward([], gradients)
+        lambda tensors: [function(tensors[0])],
+        [x],
+        [],
+        scheduling.Backward([], gradients),
     )
     pattern = saved_tensors.SignPattern(y, slope)
     return y
@@ -157,10 +160,10 @@ def _interval(
 ) -> tf.Tensor:
     masks: list[tf.Tensor] = []
 
-    def forward() -> list[tf.Tensor]:
-        y = function(x)
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        y = function(tensors[0])
         masks[:] = [mask_ops.pack_mask(y, lower, upper)]
-        return [scheduling.after(y, masks)]
+        return [y]
 
     def gradients(
         dys: scheduling.Tensors, *_: Any
@@ -191,8 +194,8 @@ def _from_output(
     late = _Late()
     logits: list[Any] = []
 
-    def forward() -> list[tf.Tensor]:
-        y = function(x)
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        y = function(tensors[0])
         logits[:] = [getattr(y, "_keras_logits", None)]
         return [y]
 
@@ -231,7 +234,10 @@ def _from_input(
         return [tape.gradient(y, restored[0], output_gradients=dys[0])], []
 
     (y,) = scheduling.with_gradient(
-        lambda: [function(x)], [x], [], scheduling.Backward([saved], gradients)
+        lambda tensors: [function(tensors[0])],
+        [x],
+        [],
+        scheduling.Backward([saved], gradients),
     )
     saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
     return y

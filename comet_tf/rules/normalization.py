@@ -48,7 +48,8 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
 
     own_moments = layer._moments
 
-    def forward() -> list[tf.Tensor]:
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        args, kwargs = arguments.replaced(tensors)
         with (
             wrapped.variables_as(variables, values) as scope,
             attributes(layer, _moments=moments),

@@ -32,30 +32,28 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """Max pooling over windows."""
     layer = wrapped.layer
     (x,) = arguments.tensors
-    args, kwargs = arguments.replaced([x])
     window = _per_dimension(layer.pool_size, x)
     strides = _per_dimension(layer.strides, x)
     shape = tf.shape(x, out_type=tf.int64)
-    positions: list[tf.Tensor] = []
+    positions = pooling_ops.pack_pool_positions(
+        x, window, strides, layer.padding
+    )
 
-    def forward() -> list[tf.Tensor]:
-        y = wrapped.call(*args, **kwargs)
-        positions[:] = [
-            pooling_ops.pack_pool_positions(x, window, strides, layer.padding)
-        ]
-        return [scheduling.after(y, positions)]
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        args, kwargs = arguments.replaced(tensors)
+        return [wrapped.call(*args, **kwargs)]
 
     def gradients(
         dys: scheduling.Tensors, *_: Any
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
         dx = pooling_ops.pool_gradient(
-            positions[0], dys[0], shape, window, strides, layer.padding
+            positions, dys[0], shape, window, strides, layer.padding
         )
         dx.set_shape(x.shape)
         return [dx], []
 
     (y,) = scheduling.with_gradient(
-        forward, [x], [], scheduling.Backward([], gradients)
+        forward, [x], [], scheduling.Backward([], gradients), [positions]
     )
     return y
 
@@ -76,7 +74,6 @@ def global_max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """Global max pooling: equal maxima share the gradient, as in TensorFlow."""
     layer = wrapped.layer
     (x,) = arguments.tensors
-    args, kwargs = arguments.replaced([x])
     rank = x.shape.rank
     channels_last = layer.data_format == "channels_last"
     axes = list(range(1, rank - 1)) if channels_last else list(range(2, rank))
@@ -89,12 +86,13 @@ def global_max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
             y = tf.expand_dims(y, axis)
         return y
 
-    def forward() -> list[tf.Tensor]:
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        args, kwargs = arguments.replaced(tensors)
         y = wrapped.call(*args, **kwargs)
         is_maximum = tf.cast(tf.equal(x, per_window(y)), x.dtype)
         count = tf.reduce_sum(is_maximum, axes, keepdims=True)
         saved[:] = [mask_ops.pack_mask(is_maximum, 0.5), count]
-        return [scheduling.after(y, saved)]
+        return [y]
 
     shape = tf.shape(x, out_type=tf.int64)
 

@@ -91,7 +91,7 @@ def recompute(
             controls[0], [any(v is k for k in kernels) for v in variables]
         )
     outputs = scheduling.with_gradient(
-        lambda: run(inputs, values),
+        lambda tensors: run(tensors, values),
         inputs,
         values,
         scheduling.Backward(

@@ -40,8 +40,8 @@ def dropout(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
             output = wrapped.call(*args, **kwargs)
         return output, scope.get_current_value(state)
 
-    def forward() -> list[tf.Tensor]:
-        output, next_seed = run(x)
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        output, next_seed = run(tensors[0])
         state.assign(next_seed)
         return [output]
 
