@@ -9,6 +9,7 @@
 #include "custom_ops/codec/checksum.h"
 #include "custom_ops/codec/format.h"
 #include "custom_ops/codec/quantise.h"
+#include "custom_ops/codec/stream.h"
 #include "custom_ops/cuda/bound.h"
 #include "custom_ops/cuda/decode.h"
 #include "custom_ops/cuda/element.h"
@@ -54,6 +55,7 @@ __device__ inline StreamHeader ReadHeader(const uint8_t* data, int64_t bytes,
   h.checksum = words[7];
   if ((words[0] ^ fixed) << 16 != 0 || rounding > 1 ||
       words[1] != static_cast<uint64_t>(n) || row_length < 1 ||
+      row_length > kMaxElements || words[5] > static_cast<uint64_t>(n) ||
       words[6] != static_cast<uint64_t>(bytes) || !ValidBound(bound)) {
     return h;
   }
@@ -341,9 +343,16 @@ __global__ void __launch_bounds__(kThreads)
       bits |= kBadChecksum;
     }
     verdict.error = bits;
-    if (blockIdx.x == 0) *error = static_cast<int32_t>(bits);
   }
   __syncthreads();
+  if (threadIdx.x < kPaddingBytes && bytes >= kPaddingBytes &&
+      data[bytes - kPaddingBytes + threadIdx.x] != 0) {
+    atomicOr(&verdict.error, unsigned{kBadTables});
+  }
+  __syncthreads();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    *error = static_cast<int32_t>(verdict.error);
+  }
   if (verdict.error == 0) return;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;

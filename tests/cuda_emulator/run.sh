@@ -18,7 +18,7 @@ objects=()
 compile() {
   local source=$1 object
   shift
-  object="$build/$(basename "${source%.*}").o"
+  object="$build/$(tr / _ <<< "${source%.*}").o"
   objects+=("$object")
   if [ -f "$object" ] && [ -z "$(find custom_ops tests/cuda_emulator \
       tests/cpp/flags.sh -newer "$object" \
