@@ -15,16 +15,18 @@ weights are random, as at the start of training.
 
 import gc
 import json
+import pathlib
 import statistics
 from typing import Any
 
+import _startup  # noqa: F401  First: settings that TensorFlow reads.
 import keras
 import measure
 import models
 import numpy as np
 import tensorflow as tf
 import timeline as timelines
-from absl import app, flags
+from absl import app, flags, logging
 
 import comet_tf
 from comet_tf.datasets import natural_crops
@@ -65,7 +67,7 @@ flags.DEFINE_bool(
     "Print which tensors are alive at the peak of one more training step.",
 )
 flags.DEFINE_integer("seed", 0, "Seed of weights and inputs.")
-flags.DEFINE_bool("json", False, "Print one JSON object instead of tables.")
+flags.DEFINE_string("json", None, "File to write the figures to.")
 
 
 def photographs(count: int, image_size: int, seed: int) -> np.ndarray:
@@ -231,13 +233,16 @@ def text(report: dict[str, Any]) -> str:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    logging.set_verbosity(logging.WARNING)
     if FLAGS.small_batch_size >= FLAGS.batch_size:
         raise app.UsageError(
             "--small_batch_size must be smaller than --batch_size. "
             f"Received: {FLAGS.small_batch_size} and {FLAGS.batch_size}"
         )
     report = run()
-    print(json.dumps(report, indent=2) if FLAGS.json else text(report))
+    print(text(report))
+    if FLAGS.json:
+        pathlib.Path(FLAGS.json).write_text(json.dumps(report, indent=2))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ _EVALUATION_SPLITS = ("test", "validation")
 _SHUFFLE_BUFFER = 10_000
 
 
+class DataError(ValueError):
+    """A data set cannot be used; the message says why and what to do."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """A data set ready for `fit`.
@@ -62,12 +66,12 @@ def load(
         A `Data` object.
 
     Raises:
-        ValueError: If the data set is unknown, is not for classification, or
+        DataError: If the data set is unknown, is not for classification, or
             cannot be prepared; the message says how to get it.
     """
     info = _prepare(name, data_dir)
     if info.supervised_keys is None or len(info.supervised_keys) != 2:
-        raise ValueError(
+        raise DataError(
             f"`{name}` has no (input, label) pairs, so it cannot train a "
             f"classifier. Its features are {list(info.features)}."
         )
@@ -76,19 +80,19 @@ def load(
     if not isinstance(label, tfds.features.ClassLabel) or not isinstance(
         info.features[image_key], tfds.features.Image
     ):
-        raise ValueError(
+        raise DataError(
             f"`{name}` is not an image classification data set: its pair is "
             f"{info.features[image_key]} and {label}."
         )
     held_out = [name for name in _EVALUATION_SPLITS if name in info.splits]
     if "train" not in info.splits or not held_out:
-        raise ValueError(
+        raise DataError(
             f"`{name}` needs a split 'train' and one of "
             f"{_EVALUATION_SPLITS}. It has {list(info.splits)}."
         )
     examples = info.splits["train"].num_examples
     if examples < batch_size:
-        raise ValueError(
+        raise DataError(
             f"`{name}` has {examples} training images, fewer than one batch. "
             f"Received: batch_size={batch_size}"
         )
@@ -144,7 +148,7 @@ def _prepare(name: str, data_dir: str | None) -> tfds.core.DatasetInfo:
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
-        raise ValueError(
+        raise DataError(
             f"tfds knows no data set {name!r}. Built in: 'natural_crops', "
             "'scikit_digits'. All others: "
             "https://www.tensorflow.org/datasets/catalog/overview"
@@ -153,7 +157,7 @@ def _prepare(name: str, data_dir: str | None) -> tfds.core.DatasetInfo:
         builder.download_and_prepare()
     except Exception as error:
         # tfds raises whatever its builders and the network raise.
-        raise ValueError(
+        raise DataError(
             f"The data set {name!r} is not in {builder.data_dir} and could "
             f"not be prepared: {error}\n"
             f"Where there is a network, get it with `tfds build {name}` (or "

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures memory and time of training steps while `fit` runs them."""
 
-import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
-# TensorFlow's default CPU allocator counts no block below 256 KiB, which many
-# compressed activations are. This one counts all. Read when TensorFlow
-# allocates for the first time.
-os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
-
+import _startup  # noqa: F401  First: settings that TensorFlow reads.
 import keras
 import tensorflow as tf
 

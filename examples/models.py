@@ -14,6 +14,10 @@ from keras import layers
 Builder = Callable[[int, int], keras.Model]
 
 
+class ModelError(ValueError):
+    """No such model, or not for such images; the message says what is."""
+
+
 def names() -> list[str]:
     """Returns the names that `build` accepts."""
     return list(_BUILDERS)
@@ -33,15 +37,15 @@ def build(name: str, image_size: int, classes: int) -> keras.Model:
         `(batch, classes)`.
 
     Raises:
-        ValueError: If the name is unknown or the image too small.
+        ModelError: If the name is unknown or the image too small.
     """
     if name not in _BUILDERS:
-        raise ValueError(
+        raise ModelError(
             f"Unknown model. Expected one of {names()}. Received: {name!r}"
         )
     smallest = _SMALLEST_IMAGE.get(name, 8)
     if image_size < smallest:
-        raise ValueError(
+        raise ModelError(
             f"`{name}` needs images of at least {smallest}x{smallest} "
             f"pixels. Received: image_size={image_size}"
         )
