@@ -143,11 +143,10 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x != 0) return;
   float bound = *error_bound;
   CompressState s = {};
-  if (*relative) {
-    s.summary.valid = bound > 0.0f && bound <= kLargestFinite;
+  s.summary.valid =
+      *relative ? bound > 0.0f && bound <= kLargestFinite : ValidBound(bound);
+  if (*relative && s.summary.valid) {
     bound = RelativeBound(bound, ReferenceRange(range.low, range.high));
-  } else {
-    s.summary.valid = ValidBound(bound);
   }
   s.summary.error_bound = bound;
   s.quantiser = MakeQuantiser(dtype, rounding, s.summary.valid ? bound : 1.0f);

@@ -20,6 +20,10 @@ namespace cuda {
 
 const char* ErrorText(int error);
 
+// The calling thread's device, by CUDA's number.
+int GetDevice(int* device);
+int SetDevice(int device);
+
 // Calls `function(argument)` on a thread of the driver once the stream has
 // come here. `function` must not call CUDA.
 int EnqueueHostFunction(void* stream, void (*function)(void*), void* argument);
@@ -41,8 +45,8 @@ struct CompressInput {
 struct CompressSummary {
   int64_t stream_bytes;
   int64_t nonzeros;
-  float error_bound;  // the absolute bound
-  int32_t valid;      // 0: the bound is not finite or under 2^-126
+  float error_bound;  // the absolute bound, or the input if that is not valid
+  int32_t valid;      // 0: the bound is not finite, not positive or too small
 };
 
 size_t CompressWorkspaceBytes(int64_t n, int64_t row_length);

@@ -12,6 +12,10 @@ const char* ErrorText(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
+int GetDevice(int* device) { return cudaGetDevice(device); }
+
+int SetDevice(int device) { return cudaSetDevice(device); }
+
 int EnqueueHostFunction(void* stream, void (*function)(void*),
                         void* argument) {
   return cudaLaunchHostFunc(static_cast<cudaStream_t>(stream), function,
