@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BoundControl on two replicas; run by `control_test.py` in a new process."""
+"""BoundControl on two replicas; run by `test_control.py` in a new process."""
 
 import keras
 import numpy as np

@@ -3,9 +3,9 @@
 
 import numpy as np
 import pytest
-from simulated_rounding import quantize
 
 from comet_tf.error_bound import theory
+from tests.error_bound.simulated_rounding import quantize
 
 N = 400_000
 

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from simulated_rounding import ROUNDINGS, quantize
 
 from comet_tf.error_bound import noise_gain, statistics, theory
 from comet_tf.error_bound.control import ActivationStats, WeightStats
+from tests.error_bound.simulated_rounding import ROUNDINGS, quantize
 
 BOUND = 0.02
 TRIALS = 80

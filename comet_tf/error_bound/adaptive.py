@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The callback that chooses each activation's error bound during training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from comet_tf.error_bound import policy
+from comet_tf.error_bound.collection import Collector, share_infos
+from comet_tf.error_bound.control import BoundControl
+from comet_tf.error_bound.gradient_scale import accumulation_steps
+from comet_tf.error_bound.history import make_record, totals, write_json
+from comet_tf.error_bound.summaries import SummaryWriter
+
+# What Keras' own logs show.
+_LOGGED = ("compression_ratio", "relative_error_bound")
+
+
+@keras.saving.register_keras_serializable(package="comet_tf")
+class AdaptiveErrorBound(keras.callbacks.Callback):
+    """Keeps the gradient error of a wrapped model at a chosen fraction.
+
+    On collection steps (iterations 1, 10, 100 and every `update_interval`)
+    the wrapped layers report what the theory of
+    `comet_tf.error_bound.theory` needs, and each stored activation gets the
+    loosest error bound at which the standard deviation of the gradient error
+    stays at `gradient_error` times the gradient's own scale, the mean absolute
+    momentum of the optimizer. Other steps do no extra work.
+
+    Iterations are those of the optimizer; with `steps_per_execution` the whole
+    execution around a collection step collects.
+
+    Args:
+        gradient_error: Float > 0. Accepted standard deviation of the error
+            that storing an activation adds to a weight's gradient, as a
+            fraction of that gradient's scale. Defaults to `0.01`.
+        update_interval: Integer >= 1. Iterations between collections.
+            Defaults to `1000`.
+        warmup: Integer >= 0. Up to this iteration no bound passes the default
+            relative one (0.5 % of the value range); bounds may get tighter.
+            Defaults to `10`.
+        limits: Pair of floats. Tightest and loosest bound as fractions of the
+            activation's value range. Defaults to `(1e-4, 0.25)`.
+        activation_limits: Pair of floats. The same for activations whose error
+            is handed on to earlier layers (inputs of normalisations and of
+            swish, outputs of softmax, ...); with dithered rounding their
+            loosest bound is that of `limits`. Defaults to `(1e-3, 1e-2)`.
+        nearest_rescaling: Float > 0. With nearest rounding bounds stay where
+            its systematic error rescales a gradient by no more than this
+            fraction. Defaults to `0.05`.
+        a: Float > 0 or None. Replaces the factor `1/sqrt(3)` of the formula;
+            larger means tighter. Defaults to `None`.
+        log_dir: String or None. Where TensorBoard scalars go.
+        state_path: String or None. JSON file that is written at each
+            collection and read when training starts, to resume with the same
+            bounds.
+        verbose: 0 or 1. Whether to print one line a collection.
+
+    Attributes:
+        history: List of one dictionary a collection: `iteration`, `total`
+            (numbers for the model) and `layers` (numbers by control name).
+
+    Raises:
+        ValueError: When an argument is out of its range; when training starts
+            on a model that is not wrapped.
+
+    Example:
+
+    ```python
+    comet_tf.wrap_model(model)
+    bounds = comet_tf.AdaptiveErrorBound(gradient_error=0.02)
+    model.fit(data, callbacks=[bounds])
+    print(bounds.history[-1]["total"])
+    ```
+    """
+
+    # Called on other steps, Keras may run `on_train_batch_end` in a thread of
+    # its own instead of waiting for the device after every step; all it does
+    # here is copy two numbers.
+    async_safe = True
+
+    def __init__(
+        self,
+        gradient_error: float = 0.01,
+        update_interval: int = 1000,
+        warmup: int = 10,
+        limits: tuple[float, float] = (1e-4, 0.25),
+        activation_limits: tuple[float, float] = (1e-3, 1e-2),
+        nearest_rescaling: float = 0.05,
+        a: float | None = None,
+        log_dir: str | None = None,
+        state_path: str | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__()
+        self._settings = policy.Settings(
+            gradient_error, limits, activation_limits, nearest_rescaling, a
+        )
+        self.update_interval = _integer("update_interval", update_interval, 1)
+        self.warmup = _integer("warmup", warmup, 0)
+        self.log_dir = None if log_dir is None else os.fspath(log_dir)
+        self.state_path = None if state_path is None else os.fspath(state_path)
+        self.verbose = verbose
+        self.history: list[dict[str, Any]] = []
+        self._collected: int | None = None
+        self._collector = Collector()
+        self._restored: dict[str, dict[str, Any]] = {}
+        self._logs: dict[str, float] = {}
+        self._collecting: int | None = None
+        self._origin: tuple[int, int] | None = None
+        self._writer: SummaryWriter | None = None
+
+    # What Keras calls.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Checks the model, and resumes from `state_path` if there is one."""
+        del logs
+        self._wrapped()
+        if self.state_path is not None and Path(self.state_path).exists():
+            with open(self.state_path, encoding="utf-8") as file:
+                self.load_state_dict(json.load(file))
+        if self.log_dir is not None:
+            self._writer = SummaryWriter(self.log_dir)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Forgets how batches map to iterations; the next batch tells."""
+        del epoch, logs
+        self._origin = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Ends a collection, and begins one if a step ahead is due."""
+        del logs
+        self._finish_collection()
+        self._apply_restored()
+        first, last = self._iterations_ahead(batch)
+        if self._collected is None:
+            # Without a state to resume from, a model that was trained before
+            # is new here: learn about it at once.
+            due = first
+        else:
+            due = policy.next_collection(self._collected, self.update_interval)
+        if due <= last:
+            self._begin_collection(max(due, first))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Adds the latest numbers to the progress bar."""
+        del batch
+        if logs is not None:
+            logs.update(self._logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds the numbers of the latest step to the epoch's logs."""
+        del epoch
+        self._finish_collection()
+        ratio = totals([c.read_stream_info() for c in self._controls()])[
+            "compression_ratio"
+        ]
+        if ratio is not None:
+            self._logs = {**self._logs, "compression_ratio": ratio}
+        if logs is not None:
+            logs.update(self._logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Ends a collection, and the event file."""
+        del logs
+        self._finish_collection()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    # Saving and resuming.
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments that make an equal callback."""
+        return {
+            **dataclasses.asdict(self._settings),
+            "update_interval": self.update_interval,
+            "warmup": self.warmup,
+            "log_dir": self.log_dir,
+            "state_path": self.state_path,
+            "verbose": self.verbose,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> AdaptiveErrorBound:
+        """Makes a callback from what `get_config` returned."""
+        return cls(**config)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the bounds and all that the next ones build on, for JSON."""
+        bounds = dict(self._restored)
+        if self.model is not None:
+            for control in self._controls():
+                bounds[control.name] = control.snapshot()
+        return {
+            "collected": self._collected,
+            "bounds": bounds,
+            "mean_abs_gradient": dict(self._collector.mean_abs),
+            "ranges": dict(self._collector.ranges),
+            "history": list(self.history),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resumes from what `state_dict` returned.
+
+        Bounds of layers that have not trained yet are set as soon as they do.
+
+        Args:
+            state: The dictionary.
+
+        Raises:
+            ValueError: When it is not such a dictionary.
+        """
+        try:
+            collected = state["collected"]
+            bounds = dict(state["bounds"])
+            mean_abs = dict(state["mean_abs_gradient"])
+            ranges = dict(state["ranges"])
+            history = list(state["history"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                "Expected what `AdaptiveErrorBound.state_dict()` returned. "
+                f"Received: {state!r}"
+            ) from error
+        self._collected = None if collected is None else int(collected)
+        self._restored = bounds
+        self._collector.mean_abs = mean_abs
+        self._collector.ranges = ranges
+        self.history = history
+
+    # Collecting.
+
+    def _wrapped(self) -> Any:
+        from comet_tf import wrapping  # It imports this package.
+
+        return wrapping.wrapped_model(self.model)
+
+    def _controls(self) -> list[BoundControl]:
+        """The controls there are by now."""
+        return [control for control, _ in self._controls_and_rounding()]
+
+    def _controls_and_rounding(self) -> list[tuple[BoundControl, str]]:
+        return [
+            (control, entry.wrapped.config.rounding)
+            for entry in self._wrapped().entries
+            for control in entry.wrapped.controls.values()
+        ]
+
+    def _collect_flag(self) -> Any:
+        """The variable that makes layers report, if there is one yet."""
+        flag = getattr(self._wrapped(), "collect", None)
+        if flag is None:
+            controls = self._controls()
+            flag = controls[0].collect if controls else None
+        return flag
+
+    def _iterations_ahead(self, batch: int) -> tuple[int, int]:
+        """First and last iteration that the next execution works on.
+
+        The optimizer's counter lives on the device, and reading it waits for
+        the device, so it is read once an epoch and batches are counted.
+        """
+        optimizer = self.model.optimizer
+        if self._origin is None:
+            self._origin = (batch, int(optimizer.iterations))
+        first_batch, iterations = self._origin
+        per_update = accumulation_steps(optimizer)
+        done = batch - first_batch
+        last = done + max(1, int(self.model.steps_per_execution)) - 1
+        return (
+            iterations + done // per_update + 1,
+            iterations + last // per_update + 1,
+        )
+
+    def _apply_restored(self) -> None:
+        if self._restored:
+            for control in self._controls():
+                snapshot = self._restored.pop(control.name, None)
+                if snapshot is not None:
+                    control.restore(snapshot)
+
+    def _begin_collection(self, iteration: int) -> None:
+        flag = self._collect_flag()
+        if flag is None:
+            return  # No layer has trained yet; the collection stays due.
+        self._collector.prepare(self._controls(), self.model.optimizer)
+        flag.assign(True)
+        self._collecting = iteration
+
+    def _finish_collection(self) -> None:
+        if self._collecting is None:
+            return
+        iteration, self._collecting = self._collecting, None
+        self._collect_flag().assign(False)
+        pairs = self._controls_and_rounding()
+        if not pairs:
+            return
+        self._collected = iteration
+        groups = policy.sharing_groups(
+            [control.name for control, _ in pairs],
+            [control.shared_with for control, _ in pairs],
+        )
+        infos = [control.read_stream_info() for control, _ in pairs]
+        readings = [
+            self._collector.read(
+                control,
+                rounding,
+                info,
+                self.model.optimizer,
+                self.model.trainable_variables,
+            )
+            for (control, rounding), info in zip(
+                pairs, share_infos(infos, groups), strict=True
+            )
+        ]
+        decisions = policy.tightest(
+            policy.decide(
+                readings, self._settings, warming_up=iteration < self.warmup
+            ),
+            groups,
+        )
+        for (control, _), reading, decision in zip(
+            pairs, readings, decisions, strict=True
+        ):
+            if decision.bound is not None:
+                self._collector.ranges[control.name] = reading.range
+                control.set_absolute(decision.bound)
+        self._report(make_record(iteration, readings, decisions, infos))
+
+    def _report(self, record: dict[str, Any]) -> None:
+        self.history.append(record)
+        total = record["total"]
+        self._logs = {
+            key: total[key] for key in _LOGGED if total[key] is not None
+        }
+        if self._writer is not None:
+            self._writer.write(record)
+        if self.state_path is not None:
+            write_json(self.state_path, self.state_dict())
+        if self.verbose:
+            numbers = ", ".join(f"{k} {v:.4g}" for k, v in self._logs.items())
+            print(f"Iteration {record['iteration']}: {numbers}", flush=True)
+
+
+def _integer(name: str, value: Any, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(
+            f"`{name}` must be an integer of at least {minimum}. "
+            f"Received: {name}={value!r}"
+        )
+    return value

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the controls of a model after a collection step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import keras
+
+from comet_tf.error_bound.control import (
+    DEFAULT_RELATIVE_BOUND,
+    ActivationStats,
+    BoundControl,
+    StreamInfo,
+    WeightStats,
+)
+from comet_tf.error_bound.gradient_scale import (
+    accumulation_steps,
+    loss_scale,
+    momentum_scale,
+)
+from comet_tf.error_bound.policy import Reading
+
+# How much of an older mean |gradient| a collection keeps.
+_MEMORY = 0.5
+
+
+class Collector:
+    """Reads controls, and remembers from one collection to the next.
+
+    Attributes:
+        mean_abs: Running mean of |gradient| by control name.
+        ranges: Value range of the activation by control name.
+    """
+
+    def __init__(self) -> None:
+        self.mean_abs: dict[str, float] = {}
+        self.ranges: dict[str, float] = {}
+        self._loss_scale = 1.0
+
+    def prepare(
+        self,
+        controls: Sequence[BoundControl],
+        optimizer: keras.optimizers.Optimizer,
+    ) -> None:
+        """Makes the next step measure what `read` needs.
+
+        A relative bound makes the step measure the value range. It is the
+        bound that is in force, for the range known last.
+
+        Args:
+            controls: The model's controls.
+            optimizer: The model's optimizer.
+        """
+        for control in controls:
+            snapshot = control.snapshot()
+            if not snapshot["relative"]:
+                known = self.ranges.get(control.name)
+                control.set_relative(
+                    DEFAULT_RELATIVE_BOUND
+                    if known is None
+                    else min(snapshot["error_bound"] / known, 1.0)
+                )
+        # A dynamic scale may change at the end of the step it applies to.
+        self._loss_scale = loss_scale(optimizer)
+
+    def read(
+        self,
+        control: BoundControl,
+        rounding: str,
+        info: StreamInfo,
+        optimizer: keras.optimizers.Optimizer,
+        trainable: Sequence[keras.Variable],
+    ) -> Reading:
+        """Reads one control after the step.
+
+        Args:
+            control: The control.
+            rounding: How its activation is rounded.
+            info: What compression did, from whichever control stored it.
+            optimizer: The model's optimizer.
+            trainable: The variables it trains.
+
+        Returns:
+            A `Reading`.
+        """
+        snapshot = control.snapshot()
+        stats = _unscaled(control.read_gradient_stats(), self._loss_scale)
+        return Reading(
+            name=control.name,
+            stats=stats,
+            info=info,
+            fraction=snapshot["error_bound"] if snapshot["relative"] else 0.0,
+            scale=self._scale(
+                control, stats.mean_abs_gradient, optimizer, trainable
+            ),
+            rounding=rounding,
+            accumulation=accumulation_steps(optimizer),
+            measured=control.read_measured_error() / self._loss_scale,
+        )
+
+    def _scale(
+        self,
+        control: BoundControl,
+        mean_abs: float,
+        optimizer: keras.optimizers.Optimizer,
+        trainable: Sequence[keras.Variable],
+    ) -> float:
+        """The gradient scale of a control's weights.
+
+        The momentum, or a running mean of |gradient| without one. A momentum
+        that is larger than the gradients can have made it (the learning rate
+        in it has changed since) counts as what they can.
+        """
+        running = self.mean_abs.get(control.name, mean_abs)
+        if math.isfinite(mean_abs) and mean_abs > 0:
+            running = _MEMORY * running + (1 - _MEMORY) * mean_abs
+            self.mean_abs[control.name] = running
+        found = momentum_scale(optimizer, control.weights, trainable)
+        if not math.isfinite(found.mean_abs) or found.mean_abs <= 0:
+            return running
+        if not math.isfinite(running) or running <= 0:
+            return found.mean_abs
+        return min(found.mean_abs, found.gain * max(running, mean_abs))
+
+
+def share_infos(
+    infos: Sequence[StreamInfo], groups: Sequence[Sequence[int]]
+) -> list[StreamInfo]:
+    """Gives readers of a shared stream the numbers of whoever stored it.
+
+    Args:
+        infos: What compression wrote for each control; nothing for those
+            whose activation another one stored.
+        groups: Indices of the controls that share a stream.
+
+    Returns:
+        The same list with those gaps filled.
+    """
+    shared = list(infos)
+    for group in groups:
+        stored = [i for i in group if infos[i].raw_bytes > 0]
+        for i in group:
+            if infos[i].raw_bytes == 0 and stored:
+                shared[i] = infos[stored[0]]
+    return shared
+
+
+def _unscaled(
+    stats: WeightStats | ActivationStats, scale: float
+) -> WeightStats | ActivationStats:
+    """Statistics of unscaled gradients, from those of a scaled loss."""
+    if isinstance(stats, WeightStats):
+        return stats._replace(
+            sum_of_squares=stats.sum_of_squares / scale**2,
+            mean_abs_gradient=stats.mean_abs_gradient / scale,
+        )
+    return ActivationStats(
+        noise_gain=stats.noise_gain / scale**2,
+        signal=stats.signal / scale**2,
+        weight_noise_gain=stats.weight_noise_gain / scale**2,
+        mean_abs_gradient=stats.mean_abs_gradient / scale,
+    )
