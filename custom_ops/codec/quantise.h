@@ -15,7 +15,8 @@ namespace comet {
 
 constexpr float kSmallestNormal = 1.17549435e-38f;  // 2^-126
 constexpr float kLargestStep = 8.507059e+37f;       // 2^126
-constexpr float kCodeLimit = 4194304.0f;            // 2^22
+constexpr float kConvertible = 8388608.0f;          // 2^23
+constexpr int32_t kMagnitudeLimit = 1 << 22;
 
 COMET_INLINE uint32_t FloatBits(float x) {
 #if defined(__CUDA_ARCH__)
@@ -222,11 +223,13 @@ COMET_INLINE QuantisedElement QuantiseElement(float x, float f,
   const bool dither = kRounding == Rounding::kDither;
   const bool zero = IsExactZero(x);
   const float t = dither ? x * q.inv + f : x * q.inv;
-  const bool in_range = t > -kCodeLimit && t < kCodeLimit;
-  const float bounded = in_range ? t : 0.0f;
+  // Within what int32 can hold; NaN is outside.
+  const bool convertible = t > -kConvertible && t < kConvertible;
+  const float bounded = convertible ? t : 0.0f;
   const int32_t s =
       dither ? FloorToInt(bounded) - 1
              : static_cast<int32_t>(bounded) - (FloatBits(x) >> 31 ? 1 : 0);
+  const bool in_range = convertible && (s ^ (s >> 31)) < kMagnitudeLimit;
   float y = RestoreStep(s, q.step, f, kRounding);
   bool lost;
   if (kType == DType::kFloat32) {

@@ -14,8 +14,9 @@ namespace comet {
 namespace {
 
 // A tile being read.
+template <class Isa>
 struct TileDecoder {
-  alignas(64) int32_t above[kLanes];
+  typename Isa::Above above;
   const uint8_t* header;
   const uint8_t* payload;
   const uint8_t* end;
@@ -27,26 +28,15 @@ enum class DecodedKind { kZero, kRaw, kCodes, kDamaged };
 
 // Reads planes first..count-1 written by WriteSuppressed.
 template <class Isa>
-bool ReadSuppressed(TileDecoder* tile, int first, int count,
+bool ReadSuppressed(TileDecoder<Isa>* tile, int first, int count,
                     uint8_t (*plane)[kLanes]) {
-  const int flag_bytes = (count - first + 1) / 2;
-  if (tile->left() < flag_bytes) return false;
-  const uint8_t* flags = tile->payload;
-  tile->payload += flag_bytes;
   uint32_t mask[32];
+  const int mask_bytes =
+      Isa::ReadMasks(tile->payload, tile->left(), count - first, mask + first);
+  if (mask_bytes < 0) return false;
+  tile->payload += mask_bytes;
   int bytes = 0;
-  for (int p = first; p < count; ++p) {
-    const int k = p - first;
-    const uint32_t nibble = (flags[k / 2] >> (k % 2 * 4)) & 0xFu;
-    if (tile->left() < Isa::PopCount(nibble)) return false;
-    mask[p] = 0;
-    for (int j = 0; j < 4; ++j) {
-      if ((nibble >> j) & 1) {
-        mask[p] |= static_cast<uint32_t>(*tile->payload++) << (8 * j);
-      }
-    }
-    bytes += Isa::PopCount(mask[p]);
-  }
+  for (int p = first; p < count; ++p) bytes += Isa::PopCount(mask[p]);
   if (tile->left() < bytes) return false;
   for (int p = first; p < count; ++p) {
     Isa::ExpandBytes(tile->payload, mask[p], plane[p]);
@@ -56,7 +46,7 @@ bool ReadSuppressed(TileDecoder* tile, int first, int count,
 }
 
 template <class Isa>
-bool ReadPlanes(TileDecoder* tile, int index, PlaneSet* set) {
+bool ReadPlanes(TileDecoder<Isa>* tile, int index, PlaneSet* set) {
   int full;
   if (!PlanesFromIndex(index, &set->count, &full)) return false;
   if (full < 0) {
@@ -82,11 +72,10 @@ inline uint64_t ReadBits(const uint8_t* bytes, int64_t position, int count) {
   return count == 64 ? low : low & ((uint64_t{1} << count) - 1);
 }
 
-// Reads a SPARSE block: its value planes and its nonzero masks by row.
+// Reads a SPARSE block: its value planes and its bitmap.
 template <class Isa>
-bool ReadSparse(TileDecoder* tile, uint8_t header, PlaneSet* set,
-                uint32_t* nonzero) {
-  alignas(64) uint8_t bitmap[1][kLanes];
+bool ReadSparse(TileDecoder<Isa>* tile, uint8_t header, PlaneSet* set,
+                uint8_t (*bitmap)[kLanes]) {
   if (header & kSparseFullBitmap) {
     if (tile->left() < kLanes) return false;
     std::memcpy(bitmap, tile->payload, kLanes);
@@ -114,54 +103,45 @@ bool ReadSparse(TileDecoder* tile, uint8_t header, PlaneSet* set,
     std::memcpy(set->plane[p], bits, sizeof bits);
   }
   tile->payload += bytes;
-  for (int r = 0; r < kBlockRows; ++r) {
-    nonzero[r] = 0;
-    for (int k = 0; k < kLanes; ++k) {
-      nonzero[r] |= static_cast<uint32_t>((bitmap[0][k] >> r) & 1) << k;
-    }
-  }
   return true;
 }
 
 // Reads one block up to its codes; a RAW block's payload is left to the caller.
 template <class Isa>
-DecodedKind ReadBlock(TileDecoder* tile, int32_t (*code)[kLanes]) {
+DecodedKind ReadBlock(TileDecoder<Isa>* tile, typename Isa::Codes* block) {
   const uint8_t header = *tile->header++;
   if (header == kZeroHeader || header == kRawHeader) {
-    std::memset(tile->above, 0, sizeof tile->above);
+    Isa::Reset(&tile->above);
     return header == kRawHeader ? DecodedKind::kRaw : DecodedKind::kZero;
   }
   PlaneSet set;
-  uint32_t nonzero[kBlockRows];
   const uint8_t kind = header & kKindMask;
   if (kind == kSparse) {
-    if (!ReadSparse<Isa>(tile, header, &set, nonzero)) {
+    alignas(64) uint8_t bitmap[1][kLanes];
+    if (!ReadSparse<Isa>(tile, header, &set, bitmap)) {
       return DecodedKind::kDamaged;
     }
     Isa::template CodesFromPlanes<Residual::kSparseValues>(
-        set, tile->above, nonzero, (header >> 2) & 0xF, code);
-  } else {
-    if (!ReadPlanes<Isa>(tile, header & 0x3F, &set)) {
-      return DecodedKind::kDamaged;
-    }
-    if (kind == kDeltaCodes) {
-      Isa::template CodesFromPlanes<Residual::kDeltaCodes>(set, tile->above,
-                                                           nullptr, 0, code);
-    } else if (kind == kDeltaSteps) {
-      Isa::template CodesFromPlanes<Residual::kDeltaSteps>(set, tile->above,
-                                                           nullptr, 0, code);
-    } else {
-      Isa::template CodesFromPlanes<Residual::kDirectCodes>(set, tile->above,
-                                                            nullptr, 0, code);
-    }
+        set, bitmap[0], (header >> 2) & 0xF, &tile->above, block);
+    return DecodedKind::kCodes;
   }
-  std::memcpy(tile->above, code[kBlockRows - 1], sizeof tile->above);
+  if (!ReadPlanes<Isa>(tile, header & 0x3F, &set)) return DecodedKind::kDamaged;
+  if (kind == kDeltaCodes) {
+    Isa::template CodesFromPlanes<Residual::kDeltaCodes>(set, nullptr, 0,
+                                                         &tile->above, block);
+  } else if (kind == kDeltaSteps) {
+    Isa::template CodesFromPlanes<Residual::kDeltaSteps>(set, nullptr, 0,
+                                                         &tile->above, block);
+  } else {
+    Isa::template CodesFromPlanes<Residual::kDirectCodes>(set, nullptr, 0,
+                                                          &tile->above, block);
+  }
   return DecodedKind::kCodes;
 }
 
 // Takes a RAW block's present elements to rows of 32, `stride` bytes apart.
 template <class Isa>
-bool ReadRaw(TileDecoder* tile, int element_bytes, const uint32_t* present,
+bool ReadRaw(TileDecoder<Isa>* tile, int element_bytes, const uint32_t* present,
              int64_t stride, uint8_t* out) {
   int elements = 0;
   for (int r = 0; r < kBlockRows; ++r) elements += Isa::PopCount(present[r]);
@@ -191,32 +171,32 @@ struct ValueSink {
   static constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
 
   static void Fill(const DecodeJob& job, bool zero,
-                   const int32_t (*code)[kLanes], const uint32_t* keys,
+                   const typename Isa::Codes& block, const uint32_t* keys,
                    int64_t stride, uint8_t* out) {
     if (zero) {
       for (int r = 0; r < kBlockRows; ++r) {
         std::memset(out + r * stride, 0, kBytes * kLanes);
       }
     } else {
-      Isa::template Restore<kType, kRounding>(code, job.quantiser.step, keys,
+      Isa::template Restore<kType, kRounding>(block, job.quantiser.step, keys,
                                               stride, out);
     }
   }
 
   static bool Block(const DecodeJob& job, DecodedKind kind,
-                    const int32_t (*code)[kLanes], const uint32_t* keys,
-                    const BlockPlace& place, TileDecoder* tile) {
+                    const typename Isa::Codes& block, const uint32_t* keys,
+                    const BlockPlace& place, TileDecoder<Isa>* tile) {
     uint8_t* out = job.out + place.offset;
     if (kind == DecodedKind::kRaw) {
       return ReadRaw<Isa>(tile, kBytes, place.present, place.stride, out);
     }
     const bool zero = kind == DecodedKind::kZero;
     if (place.whole) {
-      Fill(job, zero, code, keys, place.stride, out);
+      Fill(job, zero, block, keys, place.stride, out);
       return true;
     }
     alignas(64) uint8_t padded[kBlockElements * kBytes];
-    Fill(job, zero, code, keys, kLanes * kBytes, padded);
+    Fill(job, zero, block, keys, kLanes * kBytes, padded);
     for (int r = 0; r < kBlockRows; ++r) {
       const int lanes = Isa::PopCount(place.present[r]);
       if (lanes == 0) continue;
@@ -254,9 +234,9 @@ struct SignSink {
   }
 
   static bool Block(const DecodeJob& job, DecodedKind kind,
-                    const int32_t (*code)[kLanes], const uint32_t*,
-                    const BlockPlace& place, TileDecoder* tile) {
-    alignas(64) uint8_t positive[kBlockRows][kLanes] = {};
+                    const typename Isa::Codes& block, const uint32_t*,
+                    const BlockPlace& place, TileDecoder<Isa>* tile) {
+    uint32_t positive[kBlockRows] = {};
     if (kind == DecodedKind::kRaw) {
       alignas(64) Bits raw[kBlockRows][kLanes] = {};
       if (!ReadRaw<Isa>(tile, kBytes, place.present, sizeof raw[0],
@@ -266,16 +246,12 @@ struct SignSink {
       for (int r = 0; r < kBlockRows; ++r) {
         for (int k = 0; k < kLanes; ++k) {
           const float x = Widen(raw[r][k]);
-          positive[r][k] = x > 0.0f && !IsExactZero(x);
+          const bool is_positive = x > 0.0f && !IsExactZero(x);
+          positive[r] |= static_cast<uint32_t>(is_positive) << k;
         }
       }
     } else if (kind == DecodedKind::kCodes) {
-      for (int r = 0; r < kBlockRows; ++r) {
-        for (int k = 0; k < kLanes; ++k) {
-          positive[r][k] =
-              kRounding == Rounding::kDither ? code[r][k] != 0 : code[r][k] > 0;
-        }
-      }
+      Isa::template PositiveLanes<kRounding>(block, positive);
     }
     for (int r = 0; r < kBlockRows; ++r) {
       const size_t bytes =
@@ -286,11 +262,11 @@ struct SignSink {
       std::memcpy(row, job.dy + offset, bytes);
       if (job.slope == 0.0f) {
         for (int k = 0; k < kLanes; ++k) {
-          row[k] = positive[r][k] ? row[k] : Bits{0};
+          row[k] = (positive[r] >> k) & 1 ? row[k] : Bits{0};
         }
       } else {
         for (int k = 0; k < kLanes; ++k) {
-          row[k] = positive[r][k] ? row[k] : Scale(row[k], job.slope);
+          row[k] = (positive[r] >> k) & 1 ? row[k] : Scale(row[k], job.slope);
         }
       }
       std::memcpy(job.out + offset, row, bytes);
@@ -305,10 +281,10 @@ bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
   constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
   const Geometry& g = job.geometry;
   const int blocks = BandBlocks(g, unit.band);
-  TileDecoder tiles[kUnitStrips];
+  TileDecoder<Isa> tiles[kUnitStrips];
   for (int k = 0; k < unit.strips; ++k) {
     if (bytes[k].size < blocks) return false;
-    std::memset(tiles[k].above, 0, sizeof tiles[k].above);
+    Isa::Reset(&tiles[k].above);
     tiles[k].header = bytes[k].data;
     tiles[k].payload = bytes[k].data + blocks;
     tiles[k].end = bytes[k].data + bytes[k].size;
@@ -333,10 +309,10 @@ bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
         PresentMasks<Isa>(g, row, strip, present);
         place.present = present;
       }
-      alignas(64) int32_t code[kBlockRows][kLanes];
-      const DecodedKind kind = ReadBlock<Isa>(&tiles[k], code);
+      typename Isa::Codes block;
+      const DecodedKind kind = ReadBlock<Isa>(&tiles[k], &block);
       if (kind == DecodedKind::kDamaged ||
-          !Sink::Block(job, kind, code, keys, place, &tiles[k])) {
+          !Sink::Block(job, kind, block, keys, place, &tiles[k])) {
         return false;
       }
     }

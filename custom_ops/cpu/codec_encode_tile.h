@@ -16,8 +16,9 @@ constexpr uint32_t kAllPresent[kBlockRows] = {~0u, ~0u, ~0u, ~0u,
                                               ~0u, ~0u, ~0u, ~0u};
 
 // A tile being written.
+template <class Isa>
 struct TileEncoder {
-  alignas(64) int32_t above[kLanes];
+  typename Isa::Above above;
   uint8_t* header;
   uint8_t* payload;
 };
@@ -55,56 +56,30 @@ int MaskBytes(uint32_t mask) {
 
 // How a set of planes is stored.
 struct PlanesPlan {
-  uint32_t mask[32];
   int full;
   int bytes;
 };
 
 template <class Isa>
-void PlanPlanes(const PlaneSet& set, PlanesPlan* plan) {
-  int suppressed = 0;  // bytes of the suppressed planes, flags aside
+PlanesPlan PlanPlanes(const PlaneSet& set) {
   const int count = set.count;
-  int cost[33];
-  for (int p = count - 1; p >= 0; --p) {
-    const uint32_t mask = Isa::NonzeroBytes(set.plane[p]);
-    plan->mask[p] = mask;
+  PlanesPlan plan{count, kLanes * count};
+  int suppressed = 0;  // bytes of the suppressed planes, flags aside
+  for (int full = count - 1; full >= 0; --full) {
+    const uint32_t mask = set.mask[full];
     suppressed += Isa::PopCount(mask) + MaskBytes<Isa>(mask);
-    cost[p] = suppressed;
+    const int bytes = kLanes * full + (count - full + 1) / 2 + suppressed;
+    if (bytes <= plan.bytes) plan = {full, bytes};
   }
-  cost[count] = 0;
-  plan->full = 0;
-  plan->bytes = INT32_MAX;
-  for (int full = 0; full <= count; ++full) {
-    const int bytes = kLanes * full + (count - full + 1) / 2 + cost[full];
-    if (bytes < plan->bytes) {
-      plan->bytes = bytes;
-      plan->full = full;
-    }
-  }
-  plan->bytes += count >= 8;
+  plan.bytes += count >= 8;
+  return plan;
 }
 
-// Planes `first`.. of a set with their zero bytes left out.
+// Planes first..count-1 with their zero bytes left out.
 template <class Isa>
 uint8_t* WriteSuppressed(const uint8_t (*plane)[kLanes], const uint32_t* mask,
                          int first, int count, uint8_t* out) {
-  uint8_t* flags = out;
-  out += (count - first + 1) / 2;
-  for (int p = first; p < count; ++p) {
-    uint32_t nibble = 0;
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t byte = (mask[p] >> (8 * j)) & 0xFFu;
-      *out = static_cast<uint8_t>(byte);
-      out += byte != 0;
-      nibble |= static_cast<uint32_t>(byte != 0) << j;
-    }
-    const int k = p - first;
-    if (k % 2 == 0) {
-      flags[k / 2] = static_cast<uint8_t>(nibble);
-    } else {
-      flags[k / 2] |= static_cast<uint8_t>(nibble << 4);
-    }
-  }
+  out = Isa::WriteMasks(mask + first, count - first, out);
   for (int p = first; p < count; ++p) {
     out = Isa::CompressBytes(plane[p], mask[p], out);
   }
@@ -117,17 +92,7 @@ uint8_t* WritePlanes(const PlaneSet& set, const PlanesPlan& plan,
   if (set.count >= 8) *out++ = static_cast<uint8_t>(plan.full);
   std::memcpy(out, set.plane, static_cast<size_t>(kLanes) * plan.full);
   out += kLanes * plan.full;
-  return WriteSuppressed<Isa>(set.plane, plan.mask, plan.full, set.count, out);
-}
-
-// The bitmap of nonzero elements as a plane: byte = lane, bit = row.
-template <class Isa>
-void BitmapPlane(const uint32_t* nonzero, uint8_t* plane) {
-  for (int k = 0; k < kLanes; ++k) {
-    uint32_t byte = 0;
-    for (int r = 0; r < kBlockRows; ++r) byte |= ((nonzero[r] >> k) & 1) << r;
-    plane[k] = static_cast<uint8_t>(byte);
-  }
+  return WriteSuppressed<Isa>(set.plane, set.mask, plan.full, set.count, out);
 }
 
 template <class Isa>
@@ -155,7 +120,8 @@ uint8_t* WriteSparse(const PlaneSet& values, const uint8_t (*bitmap)[kLanes],
 
 template <class Isa>
 void WriteRaw(const uint8_t* x, int64_t stride, int row_bytes_full,
-              int element_bytes, const uint32_t* present, TileEncoder* tile) {
+              int element_bytes, const uint32_t* present,
+              TileEncoder<Isa>* tile) {
   *tile->header++ = kRawHeader;
   for (int r = 0; r < kBlockRows; ++r) {
     const int bytes = present[r] == ~0u
@@ -164,27 +130,24 @@ void WriteRaw(const uint8_t* x, int64_t stride, int row_bytes_full,
     std::memcpy(tile->payload, x + r * stride, static_cast<size_t>(bytes));
     tile->payload += bytes;
   }
-  std::memset(tile->above, 0, sizeof tile->above);
+  Isa::Reset(&tile->above);
 }
 
 // Encodes one block whose 8 x 32 elements can all be read (absent ones are
 // zeros). Returns the number of nonzero elements.
 template <class Isa, DType kType, Rounding kRounding>
 int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
-                const uint32_t* keys, const uint32_t* present,
-                TileEncoder* tile) {
+                const uint32_t* keys, const uint32_t* present, bool uniform,
+                TileEncoder<Isa>* tile) {
   constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
-  BlockCodes block;
-  Isa::template Quantise<kType, kRounding>(x, stride, q, keys, &block);
-  int nonzeros = 0;
+  typename Isa::Codes block;
+  Isa::template Quantise<kType, kRounding>(x, stride, q, keys, uniform, &block);
+  const int nonzeros = block.nonzeros;
   int elements = 0;
-  for (int r = 0; r < kBlockRows; ++r) {
-    nonzeros += Isa::PopCount(block.nonzero[r]);
-    elements += Isa::PopCount(present[r]);
-  }
+  for (int r = 0; r < kBlockRows; ++r) elements += Isa::PopCount(present[r]);
   if (nonzeros == 0) {
     *tile->header++ = kZeroHeader;
-    std::memset(tile->above, 0, sizeof tile->above);
+    Isa::Reset(&tile->above);
     return 0;
   }
   if (block.rejected) {
@@ -193,7 +156,6 @@ int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
   }
   const bool dense = nonzeros == elements;
   PlaneSet delta;
-  PlanesPlan delta_plan;
   if (dense) {
     Isa::template BuildPlanes<Residual::kDeltaSteps>(block, tile->above,
                                                      present, 0, &delta);
@@ -201,7 +163,7 @@ int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
     Isa::template BuildPlanes<Residual::kDeltaCodes>(block, tile->above,
                                                      present, 0, &delta);
   }
-  PlanPlanes<Isa>(delta, &delta_plan);
+  const PlanesPlan delta_plan = PlanPlanes<Isa>(delta);
   int kind = dense ? kDeltaSteps : kDeltaCodes;
   int best = delta_plan.bytes;
 
@@ -211,7 +173,7 @@ int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
   uint32_t bitmap_mask = 0;
   bool bitmap_full = false;
   if (!dense && width <= kMaxSparsePlanes) {
-    BitmapPlane<Isa>(block.nonzero, bitmap[0]);
+    Isa::BitmapPlane(block, bitmap[0]);
     bitmap_mask = Isa::NonzeroBytes(bitmap[0]);
     const int suppressed =
         1 + MaskBytes<Isa>(bitmap_mask) + Isa::PopCount(bitmap_mask);
@@ -224,11 +186,11 @@ int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
     }
   }
   PlaneSet direct;
-  PlanesPlan direct_plan;
+  PlanesPlan direct_plan{0, 0};
   if (width + 2 <= delta.count) {
     Isa::template BuildPlanes<Residual::kDirectCodes>(block, tile->above,
                                                       present, 0, &direct);
-    PlanPlanes<Isa>(direct, &direct_plan);
+    direct_plan = PlanPlanes<Isa>(direct);
     if (direct_plan.bytes < best) {
       best = direct_plan.bytes;
       kind = kDirectCodes;
@@ -255,21 +217,20 @@ int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
         static_cast<uint8_t>(kind | PlanesIndex(set.count, plan.full));
     tile->payload = WritePlanes<Isa>(set, plan, tile->payload);
   }
-  std::memcpy(tile->above, block.code[kBlockRows - 1], sizeof tile->above);
+  Isa::KeepLastRow(block, &tile->above);
   return nonzeros;
 }
 
-// The present lanes of a block's rows; returns whether all are present.
+// The present lanes of a block's rows; returns whether all rows have the same.
 template <class Isa>
 bool PresentMasks(const Geometry& g, int64_t row, int64_t strip,
                   uint32_t* present) {
-  bool all = true;
   for (int r = 0; r < kBlockRows; ++r) {
     const int lanes = PresentLanes(g, row + r, strip);
     present[r] = lanes == kLanes ? ~0u : (1u << lanes) - 1;
-    all &= lanes == kLanes;
   }
-  return all;
+  // Rows never grow downwards.
+  return present[0] == present[kBlockRows - 1];
 }
 
 // Calls fn with the element type and the rounding as compile-time constants.
@@ -307,9 +268,9 @@ void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
   const Geometry& g = job.geometry;
   const int blocks = BandBlocks(g, unit.band);
   const int64_t stride = g.row_length * kBytes;
-  TileEncoder tiles[kUnitStrips];
+  TileEncoder<Isa> tiles[kUnitStrips];
   for (int k = 0; k < unit.strips; ++k) {
-    std::memset(tiles[k].above, 0, sizeof tiles[k].above);
+    Isa::Reset(&tiles[k].above);
     tiles[k].header = workspace + k * kTileCapacity;
     tiles[k].payload = tiles[k].header + blocks;
   }
@@ -326,11 +287,11 @@ void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
       const uint8_t* x = job.x + (row * g.row_length + strip * kLanes) * kBytes;
       if (inner && (strip + 1) * kLanes <= g.row_length) {
         result->nonzeros += EncodeBlock<Isa, kType, kRounding>(
-            x, stride, job.quantiser, keys, kAllPresent, &tiles[k]);
+            x, stride, job.quantiser, keys, kAllPresent, true, &tiles[k]);
         continue;
       }
       uint32_t present[kBlockRows];
-      PresentMasks<Isa>(g, row, strip, present);
+      const bool uniform = PresentMasks<Isa>(g, row, strip, present);
       alignas(64) uint8_t padded[kBlockElements * kBytes] = {};
       for (int r = 0; r < kBlockRows; ++r) {
         if (present[r] == 0) continue;
@@ -338,7 +299,8 @@ void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
                     static_cast<size_t>(kBytes) * Isa::PopCount(present[r]));
       }
       result->nonzeros += EncodeBlock<Isa, kType, kRounding>(
-          padded, kLanes * kBytes, job.quantiser, keys, present, &tiles[k]);
+          padded, kLanes * kBytes, job.quantiser, keys, present, uniform,
+          &tiles[k]);
     }
   }
   result->checksum = 0;

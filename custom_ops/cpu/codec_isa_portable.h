@@ -21,18 +21,29 @@ enum class Residual { kDeltaCodes, kDeltaSteps, kDirectCodes, kSparseValues };
 // The codes of a block and what the choice of its kind needs.
 struct BlockCodes {
   alignas(64) int32_t code[kBlockRows][kLanes];
-  uint32_t nonzero[kBlockRows];  // bit = lane
-  uint32_t magnitudes;           // OR of q over nonzero elements
-  bool negative;                 // some s < 0
+  uint32_t magnitudes;  // OR of q over nonzero elements
+  bool negative;        // some s < 0
   bool rejected;
+  int nonzeros;
+};
+
+// The row of codes above a block.
+struct CodeRow {
+  alignas(64) int32_t code[kLanes];
 };
 
 struct PlaneSet {
   alignas(64) uint8_t plane[32][kLanes];
+  uint32_t mask[32];  // the bytes of each plane that are not zero
   int count;
 };
 
 struct PortableIsa {
+  using Codes = BlockCodes;
+  using Above = CodeRow;
+
+  static void Reset(Above* above) { std::memset(above, 0, sizeof *above); }
+
   static int PopCount(uint64_t v) { return __builtin_popcountll(v); }
   static int Length(uint32_t v) { return v == 0 ? 0 : 32 - __builtin_clz(v); }
 
@@ -103,11 +114,13 @@ struct PortableIsa {
   }
 
   // Quantises 8 rows of 32 lanes, `stride` bytes apart. keys: of the dither
-  // hash, one for each row pair.
+  // hash, one for each row pair; the flag tells whether all rows have the same
+  // lanes inside the tensor.
   template <DType kType, Rounding kRounding>
   static void Quantise(const uint8_t* x, int64_t stride, const Quantiser& q,
-                       const uint32_t* keys, BlockCodes* block) {
+                       const uint32_t* keys, bool, Codes* block) {
     uint32_t magnitudes = 0;
+    int nonzeros = 0;
     int32_t negative = 0;
     int32_t rejected = 0;
     for (int r = 0; r < kBlockRows; ++r) {
@@ -126,32 +139,31 @@ struct PortableIsa {
         code[k] = e.code;
         rejected |= e.accepted ? 0 : 1;
       }
-      uint32_t nonzero = 0;
       for (int k = 0; k < kLanes; ++k) {
         const int32_t s = StepFromCode(code[k]);
         magnitudes |= static_cast<uint32_t>(s ^ (s >> 31));
         negative |= s;
-        nonzero |= static_cast<uint32_t>(code[k] != 0) << k;
+        nonzeros += code[k] != 0;
       }
-      block->nonzero[r] = nonzero;
     }
+    block->nonzeros = nonzeros;
     block->magnitudes = magnitudes;
     block->negative = negative < 0;
     block->rejected = rejected != 0;
   }
 
-  // Bit planes of the block's residuals; `above` is the code row before the
-  // block, `present` the lanes of each row inside the tensor, `sign_plane` the
-  // plane that takes the signs (kSparseValues).
+  // Bit planes of the block's residuals. `present`: the lanes of each row that
+  // are inside the tensor; `sign_plane`: the plane that takes the signs
+  // (kSparseValues).
   template <Residual kResidual>
-  static void BuildPlanes(const BlockCodes& block, const int32_t* above,
+  static void BuildPlanes(const Codes& block, const Above& above,
                           const uint32_t* present, int sign_plane,
                           PlaneSet* set) {
     alignas(64) uint32_t values[kBlockRows][kLanes];
     uint32_t all = 0;
     for (int r = 0; r < kBlockRows; ++r) {
       const int32_t* code = block.code[r];
-      const int32_t* before = r == 0 ? above : block.code[r - 1];
+      const int32_t* before = r == 0 ? above.code : block.code[r - 1];
       for (int k = 0; k < kLanes; ++k) {
         uint32_t v = 0;
         const int32_t s = StepFromCode(code[k]);
@@ -181,14 +193,31 @@ struct PortableIsa {
       for (int k = 0; k < kLanes; ++k) {
         set->plane[p][k] = static_cast<uint8_t>(bytes[k]);
       }
+      set->mask[p] = NonzeroBytes(set->plane[p]);
     }
   }
 
-  // Inverse of BuildPlanes: the codes from the planes and the row above.
+  // The bitmap of nonzero elements as a plane: byte = lane, bit = row.
+  static void BitmapPlane(const Codes& block, uint8_t* plane) {
+    for (int k = 0; k < kLanes; ++k) {
+      uint32_t byte = 0;
+      for (int r = 0; r < kBlockRows; ++r) {
+        byte |= static_cast<uint32_t>(block.code[r][k] != 0) << r;
+      }
+      plane[k] = static_cast<uint8_t>(byte);
+    }
+  }
+
+  static void KeepLastRow(const Codes& block, Above* above) {
+    std::memcpy(above->code, block.code[kBlockRows - 1], sizeof above->code);
+  }
+
+  // Inverse of BuildPlanes: the codes from the planes and the row above, which
+  // becomes the last row. `bitmap` as in BitmapPlane (kSparseValues).
   template <Residual kResidual>
-  static void CodesFromPlanes(const PlaneSet& set, const int32_t* above,
-                              const uint32_t* nonzero, int sign_plane,
-                              int32_t (*code)[kLanes]) {
+  static void CodesFromPlanes(const PlaneSet& set, const uint8_t* bitmap,
+                              int sign_plane, Above* above, Codes* block) {
+    auto* code = block->code;
     for (int r = 0; r < kBlockRows; ++r) {
       uint32_t value[kLanes] = {};
       for (int p = 0; p < set.count; ++p) {
@@ -196,7 +225,7 @@ struct PortableIsa {
           value[k] |= ((static_cast<uint32_t>(set.plane[p][k]) >> r) & 1) << p;
         }
       }
-      const int32_t* before = r == 0 ? above : code[r - 1];
+      const int32_t* before = r == 0 ? above->code : code[r - 1];
       for (int k = 0; k < kLanes; ++k) {
         int32_t c;
         if (kResidual == Residual::kDeltaCodes) {
@@ -210,17 +239,18 @@ struct PortableIsa {
           const uint32_t sign = (value[k] >> sign_plane) & 1;
           const uint32_t q = value[k] & ((1u << sign_plane) - 1);
           c = CodeFromStep(static_cast<int32_t>(q ^ (0u - sign)));
-          c = (nonzero[r] >> k) & 1 ? c : 0;
+          c = (bitmap[k] >> r) & 1 ? c : 0;
         }
         code[r][k] = c;
       }
     }
+    KeepLastRow(*block, above);
   }
 
   // Restores 8 rows of 32 lanes from their codes.
   template <DType kType, Rounding kRounding>
-  static void Restore(const int32_t (*code)[kLanes], float step,
-                      const uint32_t* keys, int64_t stride, uint8_t* out) {
+  static void Restore(const Codes& block, float step, const uint32_t* keys,
+                      int64_t stride, uint8_t* out) {
     for (int r = 0; r < kBlockRows; ++r) {
       alignas(64) float row[kLanes];
       for (int k = 0; k < kLanes; ++k) {
@@ -228,12 +258,65 @@ struct PortableIsa {
         if (kRounding == Rounding::kDither) {
           f = DitherOffset(DitherHash(keys[r / 2], k), r % 2 != 0);
         }
-        const int32_t c = code[r][k];
+        const int32_t c = block.code[r][k];
         const float y = RestoreStep(StepFromCode(c), step, f, kRounding);
         row[k] = c == 0 ? 0.0f : y;
       }
       StoreRow<kType>(row, kRounding, out + r * stride);
     }
+  }
+
+  // Positive elements of each row (bit = lane); with dither all nonzero ones.
+  template <Rounding kRounding>
+  static void PositiveLanes(const Codes& block, uint32_t* positive) {
+    for (int r = 0; r < kBlockRows; ++r) {
+      positive[r] = 0;
+      for (int k = 0; k < kLanes; ++k) {
+        const int32_t c = block.code[r][k];
+        const bool is_positive =
+            kRounding == Rounding::kDither ? c != 0 : c > 0;
+        positive[r] |= static_cast<uint32_t>(is_positive) << k;
+      }
+    }
+  }
+
+  // Writes the masks of suppressed planes: flags, then the nonzero bytes.
+  static uint8_t* WriteMasks(const uint32_t* mask, int count, uint8_t* out) {
+    uint8_t* flags = out;
+    out += (count + 1) / 2;
+    for (int p = 0; p < count; ++p) {
+      uint32_t nibble = 0;
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t byte = (mask[p] >> (8 * j)) & 0xFFu;
+        *out = static_cast<uint8_t>(byte);
+        out += byte != 0;
+        nibble |= static_cast<uint32_t>(byte != 0) << j;
+      }
+      if (p % 2 == 0) {
+        flags[p / 2] = static_cast<uint8_t>(nibble);
+      } else {
+        flags[p / 2] |= static_cast<uint8_t>(nibble << 4);
+      }
+    }
+    return out;
+  }
+
+  // Inverse of WriteMasks. Returns the bytes read, -1 if there are too few.
+  static int ReadMasks(const uint8_t* in, int64_t left, int count,
+                       uint32_t* mask) {
+    int used = (count + 1) / 2;
+    for (int p = 0; p < count; ++p) {
+      if (used > left) return -1;
+      const uint32_t nibble = (in[p / 2] >> (p % 2 * 4)) & 0xFu;
+      if (left - used < PopCount(nibble)) return -1;
+      mask[p] = 0;
+      for (int j = 0; j < 4; ++j) {
+        if ((nibble >> j) & 1) {
+          mask[p] |= static_cast<uint32_t>(in[used++]) << (8 * j);
+        }
+      }
+    }
+    return used;
   }
 
   static uint64_t Checksum(const uint8_t* bytes, int count) {
