@@ -19,7 +19,7 @@ import pathlib
 import statistics
 from typing import Any
 
-import _startup  # noqa: F401  First: settings that TensorFlow reads.
+import _startup  # noqa: F401  Before TensorFlow and comet_tf.
 import keras
 import measure
 import models

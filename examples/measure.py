@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import _startup  # noqa: F401  First: settings that TensorFlow reads.
+import _startup  # noqa: F401  Before TensorFlow and comet_tf.
 import keras
 import tensorflow as tf
 

@@ -7,11 +7,12 @@ python examples/train.py --model=resnet50 --dataset=stanford_dogs --method=comet
 ```
 """
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
 
-import _startup  # noqa: F401  First: settings that TensorFlow reads.
+import _startup  # noqa: F401  Before TensorFlow and comet_tf.
 import input_pipeline
 import measure
 import models
@@ -77,6 +78,12 @@ flags.DEFINE_integer(
     "Steps between two updates of the adaptive bound.",
     lower_bound=1,
 )
+flags.DEFINE_float(
+    "activation_bound",
+    None,
+    "Loosest bound, as a share of the value range, that adapting may give the "
+    "inputs of normalizations, swish and the like.",
+)
 flags.DEFINE_string("tensorboard_dir", None, "Where to write TensorBoard logs.")
 flags.DEFINE_integer("seed", 0, "Seed of everything random.")
 flags.DEFINE_enum("verbose", "1", ["0", "1", "2"], "Verbosity of `fit`.")
@@ -87,27 +94,11 @@ flags.DEFINE_string(
 
 def settings(method: str) -> training.Settings:
     """Returns the settings that the flags ask for."""
-    return training.Settings(
-        method=method,
-        **{
-            name: FLAGS[name].value
-            for name in (
-                "model",
-                "dataset",
-                "epochs",
-                "batch_size",
-                "image_size",
-                "optimizer",
-                "learning_rate",
-                "seed",
-                "codec",
-                "error_bound",
-                "rounding",
-                "gradient_error",
-                "update_interval",
-            )
-        },
-    )
+    names = {field.name for field in dataclasses.fields(training.Settings)}
+    chosen: dict[str, Any] = {
+        name: FLAGS[name].value for name in names & set(FLAGS)
+    }
+    return training.Settings(**{**chosen, "method": method})
 
 
 def text(results: list[dict[str, Any]]) -> str:

@@ -41,6 +41,9 @@ class Settings:
             aims for, or `None` for the default.
         update_interval: Steps between two adaptations, or `None` for the
             default.
+        activation_bound: Loosest bound, as a share of the value range, that
+            adapting may give the inputs of normalizations, swish and the
+            like, or `None` for the default.
     """
 
     model: str = "small_resnet"
@@ -58,6 +61,24 @@ class Settings:
     rounding: str | None = None
     gradient_error: float | None = None
     update_interval: int | None = None
+    activation_bound: float | None = None
+
+
+class RatioHistory(keras.callbacks.Callback):
+    """Adds the compression ratio at the end of each epoch to the logs.
+
+    The ratio is that of `memory_report`: bytes of the activations that are
+    kept in another form, over the bytes of what is kept in their place.
+    """
+
+    def on_epoch_end(
+        self, epoch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        report = comet_tf.memory_report(self.model)
+        if logs is not None and report.compressed_bytes:
+            logs["activation_ratio"] = (
+                report.plain_bytes / report.compressed_bytes
+            )
 
 
 def run(
@@ -79,8 +100,9 @@ def run(
     Returns:
         A dictionary that JSON can hold: the settings, the final validation
         `accuracy` and `loss`, `peak_bytes`, `saved_bytes` and
-        `seconds_per_step` of a training step, the compression `ratio` (`None`
-        for plain training) and the `history` of `fit`.
+        `seconds_per_step` of a training step, the compression `ratio`, mean
+        over the epochs (`None` for plain training), the `history` of `fit`
+        and the adaptive callback's `bounds`.
     """
     data = input_pipeline.load(
         settings.dataset,
@@ -90,16 +112,23 @@ def run(
         data_dir,
     )
     steps = steps_per_epoch or data.steps_per_epoch
+    # An earlier run's model is not this one's memory.
+    keras.backend.clear_session()
     gc.collect()
     keras.utils.set_random_seed(settings.seed)
     model = models.build(settings.model, data.image_size, data.classes)
     measurement = measure.StepMeasurement()
     callbacks: list[keras.callbacks.Callback] = [measurement]
-    if settings.method == "comet":
-        callbacks += _wrap(model, settings)
+    folder = None
     if tensorboard_dir:
-        folder = pathlib.Path(tensorboard_dir) / settings.method
-        callbacks.append(keras.callbacks.TensorBoard(str(folder)))
+        folder = str(pathlib.Path(tensorboard_dir) / settings.method)
+    bounds = None
+    if settings.method == "comet":
+        bounds = _wrap(model, settings, folder)
+        callbacks += [bounds] if bounds else []
+        callbacks.append(RatioHistory())
+    if folder:
+        callbacks.append(keras.callbacks.TensorBoard(folder))
     model.compile(
         _optimizer(settings, settings.epochs * steps),
         measurement.probe(
@@ -121,7 +150,8 @@ def run(
         "accuracy": history["val_accuracy"][-1],
         "loss": history["val_loss"][-1],
         **measurement.summary(),
-        "ratio": _ratio(model) if settings.method == "comet" else None,
+        "ratio": _mean(history.get("activation_ratio", [])),
+        "bounds": bounds.history if bounds else [],
         "history": {
             name: [float(value) for value in values]
             for name, values in history.items()
@@ -130,25 +160,29 @@ def run(
 
 
 def _wrap(
-    model: keras.Model, settings: Settings
-) -> list[keras.callbacks.Callback]:
-    """Wraps the model; returns the callbacks that this asks for."""
-    config = {"codec": settings.codec, "mode": settings.mode}
-    adaptive = {
-        "gradient_error": settings.gradient_error,
-        "update_interval": settings.update_interval,
-    }
+    model: keras.Model, settings: Settings, log_dir: str | None
+) -> comet_tf.AdaptiveErrorBound | None:
+    """Wraps the model; returns the callback that adapts its bounds."""
     choices = {
+        "codec": settings.codec,
+        "mode": settings.mode,
         "error_bound": settings.error_bound,
         "rounding": settings.rounding,
     }
     comet_tf.wrap_model(
-        model,
-        config=comet_tf.CompressionConfig(**config, **_given(choices)),
+        model, config=comet_tf.CompressionConfig(**_given(choices))
     )
     if settings.codec == "lossless" or settings.error_bound is not None:
-        return []
-    return [comet_tf.AdaptiveErrorBound(**_given(adaptive))]
+        return None
+    adaptive: dict[str, Any] = {
+        "gradient_error": settings.gradient_error,
+        "update_interval": settings.update_interval,
+        "log_dir": log_dir and f"{log_dir}/bounds",
+    }
+    if settings.activation_bound is not None:
+        tightest = min(1e-3, settings.activation_bound)
+        adaptive["activation_limits"] = (tightest, settings.activation_bound)
+    return comet_tf.AdaptiveErrorBound(**_given(adaptive))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +202,5 @@ def _optimizer(settings: Settings, steps: int) -> keras.optimizers.Optimizer:
     )
 
 
-def _ratio(model: keras.Model) -> float:
-    report = comet_tf.memory_report(model)
-    return report.plain_bytes / report.compressed_bytes
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the accuracy of plain and wrapped training over several seeds.
+
+```
+python examples/compare_accuracy.py --output=outputs/accuracy
+python examples/compare_accuracy.py --models=small_resnet18 \\
+    --rounding=nearest,dither --gradient_error=0.003,0.01,0.03,0.1,0.3
+python examples/compare_accuracy.py --models=small_resnet18 \\
+    --error_bound=0.002,0.01,0.05
+```
+
+Each model trains plain and once for every combination of the settings, with
+the same seeds. Every finished run is appended to `runs.jsonl` in the output
+folder; starting again goes on where it was stopped, and prints table and
+picture from all runs there.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import _startup  # noqa: F401  Before TensorFlow and comet_tf.
+import matplotlib
+import measure
+import models
+import training
+from absl import app, flags, logging
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list(
+    "models",
+    [
+        "small_alexnet",
+        "small_vgg16",
+        "small_resnet18",
+        "small_resnet50",
+        "small_efficientnetb0",
+    ],
+    f"Models to compare, of {models.names()}.",
+)
+flags.DEFINE_list("datasets", ["natural_crops"], "tfds data sets.")
+flags.DEFINE_string("data_dir", None, "Where tfds keeps its data sets.")
+flags.DEFINE_integer("seeds", 5, "Seeds of each setting.", lower_bound=1)
+flags.DEFINE_integer("epochs", 8, "Epochs of a run.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 64, "Images of a step.", lower_bound=1)
+flags.DEFINE_integer("steps_per_epoch", None, "Shorter epochs.", lower_bound=1)
+flags.DEFINE_enum(
+    "optimizer",
+    None,
+    list(training.OPTIMIZERS),
+    "Optimizer; by default the one that suits each model.",
+)
+flags.DEFINE_list("rounding", [], "Roundings to try: nearest, dither.")
+flags.DEFINE_list("gradient_error", [], "Adaptive bounds to try.")
+flags.DEFINE_list("error_bound", [], "Fixed relative bounds to try.")
+flags.DEFINE_list(
+    "activation_bound",
+    [],
+    "Limits to try for the inputs of normalizations, swish and the like.",
+)
+flags.DEFINE_integer("update_interval", None, "Steps between two adaptations.")
+flags.DEFINE_bool(
+    "table_only", False, "Train nothing; print and draw what is there."
+)
+flags.DEFINE_string("output", "outputs/accuracy", "Folder of runs and picture.")
+
+# Models without normalization need gentler steps.
+_OPTIMIZERS = {"small_alexnet": "adam", "small_vgg16": "adam"}
+
+
+def planned() -> list[training.Settings]:
+    """Returns all runs that the flags ask for, one seed of each at a time."""
+
+    def floats(values: list[str]) -> list[float | None]:
+        return [float(value) for value in values] or [None]
+
+    adaptive = [
+        {"gradient_error": error, "activation_bound": bound}
+        for error, bound in itertools.product(
+            floats(FLAGS.gradient_error), floats(FLAGS.activation_bound)
+        )
+    ]
+    fixed = [{"error_bound": float(bound)} for bound in FLAGS.error_bound]
+    # A sweep of fixed bounds alone leaves the adaptive ones out.
+    if fixed and not (FLAGS.gradient_error or FLAGS.activation_bound):
+        adaptive = []
+    variants: list[dict[str, Any]] = [{"method": "plain"}]
+    for rounding, bounds in itertools.product(
+        FLAGS.rounding or [None], adaptive + fixed
+    ):
+        variants.append({"method": "comet", "rounding": rounding, **bounds})
+    return [
+        training.Settings(
+            model=model,
+            dataset=dataset,
+            seed=seed,
+            epochs=FLAGS.epochs,
+            batch_size=FLAGS.batch_size,
+            optimizer=FLAGS.optimizer or _OPTIMIZERS.get(model, "sgd"),
+            update_interval=(
+                None if variant["method"] == "plain" else FLAGS.update_interval
+            ),
+            **variant,
+        )
+        for dataset, seed, model, variant in itertools.product(
+            FLAGS.datasets, range(FLAGS.seeds), FLAGS.models, variants
+        )
+    ]
+
+
+def key(run: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns what tells one run from another."""
+    names = [field.name for field in dataclasses.fields(training.Settings)]
+    return tuple(run[name] for name in [*names, "steps_per_epoch"])
+
+
+def variant_name(run: dict[str, Any]) -> str:
+    """Names the settings that runs of one model can differ in."""
+    if run["method"] == "plain":
+        return "plain"
+    parts = []
+    if run["error_bound"] is not None:
+        parts.append(f"fixed {run['error_bound']:g}")
+    elif run["gradient_error"] is not None:
+        parts.append(f"gradient error {run['gradient_error']:g}")
+    else:
+        parts.append("adaptive")
+    if run["activation_bound"] is not None:
+        parts.append(f"activations {run['activation_bound']:g}")
+    if run["rounding"] is not None:
+        parts.append(run["rounding"])
+    return ", ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """All seeds of one model and variant, against the plain runs.
+
+    Attributes:
+        label: Model and data set.
+        variant: Name of the variant.
+        accuracies: Validation accuracies, one a seed.
+        ratio: Mean compression ratio, `None` for plain training.
+        difference: Mean of accuracy less plain accuracy, seed by seed;
+            `None` without plain runs of the same seeds.
+        standard_error: Standard error of that mean; `None` for one seed.
+    """
+
+    label: str
+    variant: str
+    accuracies: list[float]
+    ratio: float | None
+    difference: float | None
+    standard_error: float | None
+
+
+def groups(runs: Iterable[dict[str, Any]]) -> list[Group]:
+    """Gathers runs by model and variant.
+
+    Args:
+        runs: Results of `training.run`.
+
+    Returns:
+        The groups in the order in which they first appear, plain ones before
+        the others of a model.
+    """
+    found: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
+    for run in runs:
+        label = f"{run['model']} on {run['dataset']}, {run['epochs']} epochs"
+        variants = found.setdefault(label, {"plain": {}})
+        variants.setdefault(variant_name(run), {})[run["seed"]] = run
+    result = []
+    for label, variants in found.items():
+        plain = variants["plain"]
+        for variant, by_seed in variants.items():
+            if not by_seed:
+                continue
+            accuracies = [run["accuracy"] for run in by_seed.values()]
+            ratios = [run["ratio"] for run in by_seed.values() if run["ratio"]]
+            paired = [
+                run["accuracy"] - plain[seed]["accuracy"]
+                for seed, run in by_seed.items()
+                if seed in plain and variant != "plain"
+            ]
+            error = None
+            if len(paired) > 1:
+                error = statistics.stdev(paired) / math.sqrt(len(paired))
+            result.append(
+                Group(
+                    label,
+                    variant,
+                    accuracies,
+                    statistics.fmean(ratios) if ratios else None,
+                    statistics.fmean(paired) if paired else None,
+                    error,
+                )
+            )
+    return result
+
+
+def text(found: list[Group]) -> str:
+    """Formats groups as a table: mean and standard deviation over seeds."""
+    rows = [
+        ["model", "method", "seeds", "accuracy", "less plain", "ratio"],
+    ]
+    for group in found:
+        accuracy = f"{statistics.fmean(group.accuracies):.3f}"
+        if len(group.accuracies) > 1:
+            accuracy += f" ± {statistics.stdev(group.accuracies):.3f}"
+        difference = ""
+        if group.difference is not None:
+            difference = f"{group.difference:+.4f}"
+        if group.standard_error is not None:
+            difference += f" ± {group.standard_error:.4f}"
+        rows.append(
+            [
+                group.label,
+                group.variant,
+                str(len(group.accuracies)),
+                accuracy,
+                difference,
+                f"{group.ratio:.1f}" if group.ratio else "",
+            ]
+        )
+    return (
+        measure.table(rows)
+        + "\naccuracy: mean ± standard deviation; less plain: mean ± standard "
+        "error of the differences, seed by seed"
+    )
+
+
+def draw(found: list[Group], path: pathlib.Path) -> None:
+    """Draws accuracy against compression ratio, one panel a model."""
+    labels = list(dict.fromkeys(group.label for group in found))
+    figure, panels = pyplot.subplots(
+        1, len(labels), figsize=(4.5 * len(labels), 4), squeeze=False
+    )
+    for panel, label in zip(panels[0], labels, strict=True):
+        for group in found:
+            if group.label != label:
+                continue
+            mean = statistics.fmean(group.accuracies)
+            spread = (
+                statistics.stdev(group.accuracies)
+                if len(group.accuracies) > 1
+                else 0.0
+            )
+            if group.variant == "plain":
+                panel.axhspan(mean - spread, mean + spread, alpha=0.15)
+                panel.axhline(mean, label="plain")
+            elif group.ratio:
+                panel.errorbar(
+                    group.ratio,
+                    mean,
+                    spread,
+                    marker="o",
+                    capsize=3,
+                    label=group.variant,
+                )
+        panel.set_title(label, fontsize=9)
+        panel.set_xlabel("compression ratio of the activations")
+        panel.set_ylabel("validation accuracy")
+        panel.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    unknown = set(FLAGS.models) - set(models.names())
+    if unknown:
+        raise app.UsageError(
+            f"--models: {sorted(unknown)} are not among {models.names()}."
+        )
+    logging.set_verbosity(logging.WARNING)
+    folder = pathlib.Path(FLAGS.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "runs.jsonl"
+    runs = []
+    if log.exists():
+        runs = [json.loads(line) for line in log.read_text().splitlines()]
+    done = {key(run) for run in runs}
+    plan = [] if FLAGS.table_only else planned()
+    for number, settings in enumerate(plan, 1):
+        asked = {
+            **dataclasses.asdict(settings),
+            "steps_per_epoch": FLAGS.steps_per_epoch,
+        }
+        if key(asked) in done:
+            continue
+        print(
+            f"[{number}/{len(plan)}] {settings.model}, "
+            f"{variant_name(asked)}, seed {settings.seed}: ",
+            end="",
+            flush=True,
+        )
+        result = training.run(
+            settings,
+            verbose=0,
+            steps_per_epoch=FLAGS.steps_per_epoch,
+            data_dir=FLAGS.data_dir,
+        )
+        run = {**result, **asked}
+        print(
+            f"accuracy {run['accuracy']:.3f}, ratio {run['ratio'] or 1:.1f}, "
+            f"{run['seconds_per_step']:.3f} s per step",
+            flush=True,
+        )
+        with log.open("a") as file:
+            file.write(json.dumps(run) + "\n")
+        runs.append(run)
+    if not runs:
+        raise SystemExit(f"error: there are no runs in {log} yet")
+    found = groups(runs)
+    print(f"\n{text(found)}")
+    draw(found, folder / "accuracy.png")
+    print(f"Picture: {folder / 'accuracy.png'}")
+
+
+if __name__ == "__main__":
+    app.run(main)
