@@ -32,6 +32,26 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+def _other_copy(path: pathlib.Path) -> str | None:
+    """Another op library that this process has mapped, if there is one.
+
+    TensorFlow itself would load it without a word and as an empty module, and
+    leave each op with two kernels, which fails at every use.
+    """
+    try:
+        maps = pathlib.Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        # The sixth field is the file; " (deleted)" follows it if it was
+        # rebuilt since.
+        mapped = "".join(line.split(maxsplit=5)[5:])
+        name = pathlib.Path(mapped.removesuffix(" (deleted)")).name
+        if name == path.name and mapped != str(path):
+            return mapped
+    return None
+
+
 def load(folder: pathlib.Path = _FOLDER) -> ModuleType:
     """Loads the op library of a folder and checks that it is the right one.
 
@@ -65,6 +85,14 @@ def load(folder: pathlib.Path = _FOLDER) -> ModuleType:
             f"TensorFlow {tf.__version__} is running; the two must share "
             f"major and minor version. {_REBUILD}"
         )
+    other = _other_copy(path)
+    if other is not None:
+        raise OpLibraryError(
+            f"Cannot load {path}: this process has loaded {other} already. "
+            "Two copies would register the same ops twice, and then neither "
+            "works. Keep one copy (`pip uninstall comet_tf`, or leave the "
+            "source folder) and restart Python."
+        )
     try:
         module = tf.load_op_library(str(path))
     except (tf.errors.OpError, OSError) as error:
@@ -72,13 +100,9 @@ def load(folder: pathlib.Path = _FOLDER) -> ModuleType:
             f"TensorFlow {tf.__version__} cannot load {path}: {error}. "
             f"{_REBUILD}"
         ) from error
-    # A library whose op names are taken already loads as an empty module.
     if not hasattr(module, "comet_memory_stats"):
         raise OpLibraryError(
-            f"{path} was loaded, but its ops are not there: another copy of "
-            "comet_tf's op library was loaded in this process before. Keep "
-            "one copy (`pip uninstall comet_tf`, or leave the source folder) "
-            "and restart Python."
+            f"{path} was loaded, but its ops are not in it. {_REBUILD}"
         )
     return module
 

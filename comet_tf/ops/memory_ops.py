@@ -14,8 +14,9 @@ def memory_stats(after: Sequence[tf.Tensor] = ()) -> tf.Tensor:
     """Reads the statistics of the device's memory allocator.
 
     On the CPU only memory allocated since the op library was loaded is
-    counted, and of that only blocks of more than 4 kB; TensorFlow's allocator
-    rounds large ones up.
+    counted, and with oneDNN (TensorFlow's default on x86) only blocks of 256
+    KiB and more; a block counts with the size of the free block it was cut
+    from or took over, which can be up to twice what was asked for.
 
     Args:
         after: Tensors that have to exist when the statistics are read. They

@@ -44,6 +44,17 @@ typename ElementOf<T>::Type* MutableElements(tensorflow::Tensor* tensor) {
       tensor->flat<T>().data());
 }
 
+// A factor as an element-wise product in that type would take it.
+inline float RoundToType(float factor, tensorflow::DataType dtype) {
+  if (dtype == tensorflow::DT_HALF) {
+    return static_cast<float>(static_cast<Eigen::half>(factor));
+  }
+  if (dtype == tensorflow::DT_BFLOAT16) {
+    return static_cast<float>(static_cast<Eigen::bfloat16>(factor));
+  }
+  return factor;
+}
+
 // Loops on the threads that TensorFlow gives the op's device.
 inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* ctx) {
   using SchedulingParams = tensorflow::thread::ThreadPool::SchedulingParams;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "custom_ops/cpu/mask.h"
+#include "custom_ops/tensorflow/kernel_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -49,6 +50,7 @@ class MaskGradientOp : public tensorflow::OpKernel {
   explicit MaskGradientOp(tensorflow::OpKernelConstruction* ctx)
       : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("negative_slope", &negative_slope_));
+    negative_slope_ = RoundToType(negative_slope_, ctx->input_type(1));
   }
 
   void Compute(tensorflow::OpKernelContext* ctx) final {

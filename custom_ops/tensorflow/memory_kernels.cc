@@ -35,14 +35,15 @@ Allocator* DeviceAllocator(OpKernelContext* ctx) {
 
 // TensorFlow's plain CPU allocator (in use when oneDNN is off) counts
 // allocations but takes every one for zero bytes, so its statistics read as
-// zeros. Only a block that we hold ourselves tells the two kinds apart. Done
-// once an allocator; the next calls find it known.
+// zeros. Only a block that we hold ourselves tells the two kinds apart; a large
+// one, since oneDNN's allocator counts none under 256 KiB. Done once an
+// allocator; the next calls find it known.
 absl::Status CheckCountsBytes(Allocator* allocator) {
   static std::atomic<Allocator*> known_to_count{nullptr};
   if (known_to_count.load(std::memory_order_relaxed) == allocator) {
     return absl::OkStatus();
   }
-  constexpr size_t kProbeBytes = 1 << 16;
+  constexpr size_t kProbeBytes = 1 << 20;
   void* probe =
       allocator->AllocateRaw(Allocator::kAllocatorAlignment, kProbeBytes);
   const auto stats = allocator->GetStats();

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: quiet TensorFlow, fixed seeds."""
+
+import os
+
+# Before TensorFlow is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    keras.utils.set_random_seed(1)
