@@ -16,7 +16,7 @@ namespace {
 // A tile being read.
 template <class Isa>
 struct TileDecoder {
-  typename Isa::Above above;
+  typename Isa::DecodedAbove above;
   const uint8_t* header;
   const uint8_t* payload;
   const uint8_t* end;
@@ -108,7 +108,7 @@ bool ReadSparse(TileDecoder<Isa>* tile, uint8_t header, PlaneSet* set,
 
 // Reads one block up to its codes; a RAW block's payload is left to the caller.
 template <class Isa>
-DecodedKind ReadBlock(TileDecoder<Isa>* tile, typename Isa::Codes* block) {
+DecodedKind ReadBlock(TileDecoder<Isa>* tile, typename Isa::Decoded* block) {
   const uint8_t header = *tile->header++;
   if (header == kZeroHeader || header == kRawHeader) {
     Isa::Reset(&tile->above);
@@ -171,7 +171,7 @@ struct ValueSink {
   static constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
 
   static void Fill(const DecodeJob& job, bool zero,
-                   const typename Isa::Codes& block, const uint32_t* keys,
+                   const typename Isa::Decoded& block, const uint32_t* keys,
                    int64_t stride, uint8_t* out) {
     if (zero) {
       for (int r = 0; r < kBlockRows; ++r) {
@@ -184,7 +184,7 @@ struct ValueSink {
   }
 
   static bool Block(const DecodeJob& job, DecodedKind kind,
-                    const typename Isa::Codes& block, const uint32_t* keys,
+                    const typename Isa::Decoded& block, const uint32_t* keys,
                     const BlockPlace& place, TileDecoder<Isa>* tile) {
     uint8_t* out = job.out + place.offset;
     if (kind == DecodedKind::kRaw) {
@@ -234,7 +234,7 @@ struct SignSink {
   }
 
   static bool Block(const DecodeJob& job, DecodedKind kind,
-                    const typename Isa::Codes& block, const uint32_t*,
+                    const typename Isa::Decoded& block, const uint32_t*,
                     const BlockPlace& place, TileDecoder<Isa>* tile) {
     uint32_t positive[kBlockRows] = {};
     if (kind == DecodedKind::kRaw) {
@@ -309,7 +309,7 @@ bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
         PresentMasks<Isa>(g, row, strip, present);
         place.present = present;
       }
-      typename Isa::Codes block;
+      typename Isa::Decoded block;
       const DecodedKind kind = ReadBlock<Isa>(&tiles[k], &block);
       if (kind == DecodedKind::kDamaged ||
           !Sink::Block(job, kind, block, keys, place, &tiles[k])) {

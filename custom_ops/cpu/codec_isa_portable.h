@@ -41,6 +41,9 @@ struct PlaneSet {
 struct PortableIsa {
   using Codes = BlockCodes;
   using Above = CodeRow;
+  // The same for decoding.
+  using Decoded = BlockCodes;
+  using DecodedAbove = CodeRow;
 
   static void Reset(Above* above) { std::memset(above, 0, sizeof *above); }
 

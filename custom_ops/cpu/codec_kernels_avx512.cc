@@ -7,14 +7,15 @@
 
 #include "custom_ops/cpu/codec_decode_tile.h"
 #include "custom_ops/cpu/codec_encode_tile.h"
+#include "custom_ops/cpu/codec_isa_avx512.h"
 #include "custom_ops/cpu/codec_range.h"
 
 namespace comet {
 
 const CodecKernels* Avx512Kernels() {
   static const CodecKernels kernels = {
-      "avx512", EncodeUnit<PortableIsa>, DecodeUnit<PortableIsa, ValueSink>,
-      DecodeUnit<PortableIsa, SignSink>, Range<PortableIsa>};
+      "avx512", EncodeUnit<Avx512Isa>, DecodeUnit<Avx512Isa, ValueSink>,
+      DecodeUnit<Avx512Isa, SignSink>, Range<Avx512Isa>};
   bool supported = true;
   supported = supported && __builtin_cpu_supports("avx512f");
   supported = supported && __builtin_cpu_supports("avx512bw");

@@ -48,6 +48,10 @@ inline Status CompressTo(const CompressOptions& options, const void* x,
   return status;
 }
 
+inline void StoreFloat(std::vector<uint8_t>* x, int64_t k, float value) {
+  std::memcpy(x->data() + 4 * k, &value, sizeof value);
+}
+
 inline float ElementAt(DType dtype, const void* x, int64_t k) {
   if (dtype == DType::kFloat32) {
     float value;

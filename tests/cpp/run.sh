@@ -16,7 +16,10 @@ for test in tests/cpp/codec_*_test.cc; do
   name=$(basename "$test" .cc)
   "${CXX:-g++}" "${common[@]}" "${sanitize[@]}" "$test" "$build"/codec*.o \
     "$build"/c_api.o -pthread -o "$build/$name"
-  for isa in portable avx2 avx512; do
+  # codec_isa_test compares the instruction sets itself.
+  isas=(portable avx2 avx512)
+  if [ "$name" = codec_isa_test ]; then isas=(portable); fi
+  for isa in "${isas[@]}"; do
     echo "$name $isa"
     COMET_ISA=$isa "$build/$name"
   done
