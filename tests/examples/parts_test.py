@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules that the example scripts share."""
+
+import subprocess
+import sys
+import textwrap
+
+import compare_accuracy
+import input_pipeline
+import models
+import numpy as np
+import pytest
+import training
+
+SMALL = [name for name in models.names() if name.startswith("small_")]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_models_classify_and_differ_by_seed_only(name):
+    model = models.build(name, 16, 7)
+    logits = model(np.zeros((2, 16, 16, 3), "float32"))
+    assert logits.shape == (2, 7)
+    assert model.count_params() < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # Published sizes of these architectures with 1000 classes; batch
+        # normalization's moving statistics are counted too.
+        ("alexnet", 61_100_840),
+        ("resnet18", 11_689_512 + 9_600),
+        ("resnet50", 25_636_712),
+        ("efficientnetb0", 5_330_571),
+        ("vgg16", 14_714_688 + 513_000),
+    ],
+)
+def test_full_models_have_their_published_size(name, parameters):
+    assert models.build(name, 224, 1000).count_params() == parameters
+
+
+def test_model_errors_name_the_choices():
+    with pytest.raises(models.ModelError, match="small_resnet"):
+        models.build("resnet49", 32, 10)
+    with pytest.raises(models.ModelError, match="at least 32x32"):
+        models.build("resnet50", 31, 10)
+
+
+def _first(data, batches=2):
+    return [
+        (images.numpy(), labels.numpy())
+        for images, labels in data.train.take(batches)
+    ]
+
+
+def test_batches_are_decided_by_the_seed(data_dir):
+    def load(seed):
+        return _first(
+            input_pipeline.load(
+                "natural_crops", 8, seed=seed, data_dir=data_dir
+            )
+        )
+
+    first = load(3)
+    for (images, labels), (images_again, labels_again) in zip(
+        first, load(3), strict=True
+    ):
+        np.testing.assert_array_equal(images, images_again)
+        np.testing.assert_array_equal(labels, labels_again)
+    assert not np.array_equal(first[0][0], load(4)[0][0])
+
+
+def test_images_are_scaled_resized_and_augmented(data_dir):
+    data = input_pipeline.load(
+        "natural_crops", 64, image_size=24, data_dir=data_dir
+    )
+    (images, labels), _ = _first(data)
+    assert images.shape == (64, 24, 24, 3)
+    assert images.dtype == np.float32
+    assert -1 <= images.min() < -0.5
+    assert 0.5 < images.max() <= 1
+    assert set(labels) <= set(range(16))
+    assert data.classes == 16
+    assert data.steps_per_epoch == 3840 // 64
+    counted = sum(len(labels) for _, labels in data.evaluation)
+    assert counted == 960
+
+
+def test_evaluation_images_are_the_same_every_time(data_dir):
+    data = input_pipeline.load("scikit_digits", 32, data_dir=data_dir)
+    first = next(iter(data.evaluation))[0].numpy()
+    np.testing.assert_array_equal(first, next(iter(data.evaluation))[0])
+    # Grey digits became RGB.
+    assert first.shape == (32, 16, 16, 3)
+    np.testing.assert_array_equal(first[..., 0], first[..., 2])
+
+
+def test_mirroring_spares_digits(data_dir, monkeypatch):
+    flips = []
+    monkeypatch.setattr(
+        input_pipeline.tf.image,
+        "stateless_random_flip_left_right",
+        lambda image, seed: flips.append(1) or image,
+    )
+    input_pipeline.load("scikit_digits", 8, data_dir=data_dir)
+    assert not flips
+    input_pipeline.load("natural_crops", 8, data_dir=data_dir)
+    assert flips
+
+
+def test_unusable_data_sets_are_named(data_dir):
+    with pytest.raises(input_pipeline.DataError, match="natural_crops"):
+        input_pipeline.load("no_such_data", 8, data_dir=data_dir)
+    with pytest.raises(input_pipeline.DataError, match="fewer than one batch"):
+        input_pipeline.load("scikit_digits", 5000, data_dir=data_dir)
+
+
+def test_a_data_set_that_cannot_be_prepared_says_how_to_get_it(
+    data_dir, monkeypatch
+):
+    def fail(self, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(
+        input_pipeline.tfds.core.DatasetBuilder, "download_and_prepare", fail
+    )
+    with pytest.raises(
+        input_pipeline.DataError, match=r"(?s)no network.*tfds build mnist"
+    ):
+        input_pipeline.load("mnist", 8, data_dir=data_dir)
+
+
+def test_measurement_counts_what_a_forward_pass_keeps(examples):
+    # In a process of its own: the allocator is chosen at the start.
+    script = """
+        import measure, keras
+        import numpy as np
+        layers = keras.layers
+        model = keras.Sequential([keras.Input((64, 64, 4))])
+        for _ in range(6):
+            model.add(layers.Conv2D(16, 3, padding="same", activation="relu"))
+        model.add(layers.GlobalAveragePooling2D())
+        measurement = measure.StepMeasurement()
+        model.compile("sgd", measurement.probe(keras.losses.MeanSquaredError()))
+        x = np.zeros((32, 64, 64, 4), "float32")
+        model.fit(x, np.zeros((32, 16)), batch_size=32, epochs=3, verbose=0,
+                  callbacks=[measurement])
+        print(measurement.summary()["saved_bytes"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=examples,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Six outputs and the batch itself.
+    expected = 32 * 64 * 64 * 4 * (6 * 16 + 4)
+    assert float(done.stdout.split()[-1]) == pytest.approx(expected, rel=0.1)
+
+
+def _runs(method, accuracies, ratio=None, **changes):
+    base = dict.fromkeys(vars(training.Settings()))
+    return [
+        {
+            **base,
+            "model": "m",
+            "dataset": "d",
+            "epochs": 1,
+            "method": method,
+            "seed": seed,
+            "accuracy": accuracy,
+            "ratio": ratio,
+            **changes,
+        }
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_groups_compare_seed_by_seed():
+    runs = _runs("comet", [0.9, 0.8, 0.7], ratio=12.0) + _runs(
+        "plain", [0.8, 0.8, 0.8, 0.1]
+    )
+    plain, comet = compare_accuracy.groups(runs)
+    assert (plain.variant, comet.variant) == ("plain", "adaptive")
+    assert plain.difference is None
+    # Differences 0.1, 0 and -0.1: the fourth plain seed has no partner.
+    assert comet.difference == pytest.approx(0)
+    assert comet.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert comet.ratio == 12.0
+    table = compare_accuracy.text([plain, comet])
+    assert "+0.0000 ± 0.0577" in table.replace("-0.0000", "+0.0000")
+
+
+def test_variants_are_told_apart():
+    names = {
+        compare_accuracy.variant_name(_runs("comet", [1.0], **changes)[0])
+        for changes in (
+            {},
+            {"rounding": "dither"},
+            {"gradient_error": 0.1},
+            {"gradient_error": 0.1, "activation_bound": 0.02},
+            {"error_bound": 0.1},
+        )
+    }
+    assert len(names) == 5

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example runs, from its command line to its last line of output."""
+
+import json
+
+import pytest
+
+TINY = ["--batch_size=16", "--steps_per_epoch=3", "--epochs=1"]
+
+
+@pytest.mark.slow
+def test_train_compares_both_methods_and_plot_draws_them(
+    run_script, data_dir, tmp_path
+):
+    done = run_script(
+        "train.py",
+        *TINY,
+        f"--data_dir={data_dir}",
+        "--json=run.json",
+        "--tensorboard_dir=logs",
+    )
+    for line in (
+        "validation accuracy",
+        "peak memory of a step",
+        "saved activations",
+        "compression ratio",
+        "seconds per step",
+    ):
+        assert line in done.stdout
+    plain, comet = json.loads((tmp_path / "run.json").read_text())
+    assert (plain["method"], comet["method"]) == ("plain", "comet")
+    # The forward pass is the same: so is the loss of the first epoch's start.
+    assert comet["peak_bytes"] < 0.7 * plain["peak_bytes"]
+    assert comet["saved_bytes"] < 0.3 * plain["saved_bytes"]
+    assert plain["ratio"] is None
+    assert comet["ratio"] > 4
+    assert comet["bounds"]
+
+    for source in ("--runs=run.json", "--tensorboard_dir=logs"):
+        run_script("plot_training.py", source, "--output=picture.png")
+        picture = tmp_path / "picture.png"
+        assert picture.stat().st_size > 20_000
+        picture.unlink()
+
+
+def test_train_uses_the_given_bound(run_script, data_dir, tmp_path):
+    run_script(
+        "train.py",
+        *TINY,
+        "--dataset=scikit_digits",
+        "--method=comet",
+        "--error_bound=0.01",
+        "--rounding=dither",
+        "--optimizer=adam",
+        f"--data_dir={data_dir}",
+        "--json=run.json",
+    )
+    (run,) = json.loads((tmp_path / "run.json").read_text())
+    assert run["bounds"] == []
+    assert run["ratio"] > 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--model=resnet49", "value should be one of"),
+        ("--batch_size=0", "positive"),
+        ("--dataset=no_such_data", "tfds knows no data set 'no_such_data'"),
+        ("--model=vgg16", "needs images of at least 32x32"),
+    ],
+)
+def test_train_says_what_is_wrong_with_a_flag(
+    run_script, data_dir, flag, message
+):
+    size = ["--image_size=16"] if flag == "--model=vgg16" else []
+    done = run_script(
+        "train.py", flag, *size, f"--data_dir={data_dir}", succeeds=False
+    )
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_benchmark_memory_prints_ratios_and_the_peak(run_script, tmp_path):
+    done = run_script(
+        "benchmark_memory.py",
+        "--model=small_resnet",
+        "--image_size=64",
+        "--batch_size=24",
+        "--small_batch_size=8",
+        "--steps=1",
+        "--classes=10",
+        "--report",
+        "--timeline",
+        "--json=memory.json",
+    )
+    assert "saved activations per image" in done.stdout
+    assert "End of the forward pass" in done.stdout
+    assert "from before the step" in done.stdout
+    results = json.loads((tmp_path / "memory.json").read_text())["results"]
+    plain, comet = results["plain"], results["comet"]
+    # The network keeps 66 float32 values a pixel of its largest layers at
+    # least; see `models.py`.
+    assert plain["saved_bytes_per_image"] > 64 * 64 * 16 * 4 * 10
+    assert comet["saved_bytes_per_image"] < plain["saved_bytes_per_image"] / 4
+    assert comet["peak_bytes"] < plain["peak_bytes"] / 1.5
+
+
+def test_benchmark_memory_refuses_batch_sizes_without_difference(run_script):
+    done = run_script(
+        "benchmark_memory.py",
+        "--batch_size=8",
+        "--small_batch_size=8",
+        succeeds=False,
+    )
+    assert "must be smaller than --batch_size" in done.stderr + done.stdout
+
+
+@pytest.mark.slow
+def test_compare_accuracy_goes_on_where_it_stopped(
+    run_script, data_dir, tmp_path
+):
+    arguments = [
+        *TINY,
+        "--models=small_resnet",
+        "--datasets=scikit_digits",
+        f"--data_dir={data_dir}",
+        "--output=out",
+    ]
+    run_script("compare_accuracy.py", *arguments, "--seeds=1")
+    log = tmp_path / "out" / "runs.jsonl"
+    first = log.read_text().splitlines()
+    assert len(first) == 2  # Plain and wrapped.
+    done = run_script("compare_accuracy.py", *arguments, "--seeds=2")
+    second = log.read_text().splitlines()
+    assert second[:2] == first
+    assert len(second) == 4
+    assert "small_resnet on scikit_digits" in done.stdout
+    assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
