@@ -9,8 +9,9 @@ so
     E|δdx|² = v · noise_gain,
 
 and each function here derives the `noise_gain` of one kind of layer from what
-its backward pass holds anyway. They run as TensorFlow ops, on collection steps
-only, in float32 whatever the type of the activations.
+its backward pass holds anyway. Layers in training measure theirs instead
+(`comet_tf.error_bound.statistics.probe_noise`), which needs no derivation and
+so serves layers that have none; here is why it comes out as it does.
 
 `dy` is the gradient of the loss with respect to the layer's output. Where the
 true stored tensor appears in a formula the restored one serves, which changes

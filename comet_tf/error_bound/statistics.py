@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a wrapped layer's backward pass reports on a collection step.
 
-A layer calls `record` once in its backward pass with a function that makes the
-report; nothing of it runs on other steps. The reports are those that
-`comet_tf.error_bound.control` describes, made by `weight_gradient`,
-`activation_gradient` or `normalization`.
+A layer calls the functions here in its backward pass; nothing of them runs on
+other steps. Each returns a tensor that is there once the statistics no longer
+need theirs, for whoever wants to release those.
+
+- `record_weight_gradient` and `measure_weight_error` for layers whose stored
+  input reaches the gradient of their own weights;
+- `probe_noise` for layers that hand the error of what they stored on. It
+  measures what `comet_tf.error_bound.noise_gain` derives, and works for any
+  layer.
 """
 
 from __future__ import annotations
@@ -14,39 +19,70 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from comet_tf.error_bound import noise_gain
 from comet_tf.error_bound.control import BoundControl
 
 Tensor: TypeAlias = "tf.Tensor"
 
 
-def record(control: BoundControl, make_stats: Callable[[], Tensor]) -> Tensor:
-    """Writes a layer's statistics, if this is a collection step.
+# A function of the restored tensors that returns the gradients with respect to
+# the layer's inputs and to its parameters; None where there is none.
+GradientsOf: TypeAlias = Callable[
+    [Sequence[Tensor]],
+    tuple[Sequence["Tensor | None"], Sequence["Tensor | None"]],
+]
+
+# Errors are drawn without a state of their own, so that collecting changes no
+# other random number. The same ones each time will do.
+_SEED = (20, 22)
+
+# Keeps a division by nothing finite.
+_TINY = 1e-30
+
+
+def record_weight_gradient(
+    control: BoundControl,
+    dy: Tensor,
+    gradient: Tensor,
+    channels: Tensor | int,
+    layer_input: Tensor,
+) -> Tensor:
+    """Records `WeightStats`.
 
     Args:
-        control: The control of the stored activation.
-        make_stats: Makes the four numbers; called (and traced) inside a
-            conditional.
+        control: The control of the stored input.
+        dy: Gradient of the loss with respect to the layer's output.
+        gradient: Gradient with respect to the layer's kernel.
+        channels: Output channels; for a transposed convolution times the
+            product of its strides, because each kernel element then meets one
+            output position in so many.
+        layer_input: The restored input.
 
     Returns:
-        A tensor that is there once the statistics no longer need theirs;
-        whoever wants to release those waits for it.
+        A tensor to wait for.
     """
 
     def write() -> Tensor:
-        control.gradient_stats.assign(make_stats())
+        control.gradient_stats.assign(
+            tf.stack(
+                [
+                    _sum_of_squares(dy),
+                    tf.cast(channels, tf.float32),
+                    _mean_abs(gradient),
+                    _mean_square(layer_input),
+                ]
+            )
+        )
         return tf.constant(True)
 
     return tf.cond(control.collect, write, lambda: tf.constant(False))
 
 
-def record_measured_error(
+def measure_weight_error(
     control: BoundControl,
     restored: Tensor,
     weight_gradient_of: Callable[[Tensor], Tensor],
-    seed: Tensor,
 ) -> Tensor:
-    """Measures the error of a weight gradient, if this is a collection step.
+    """Measures the standard deviation of a weight gradient's error.
 
     The weight gradient of a convolution or dense layer is linear in the
     layer's input, so the gradient computed from an error alone is the error of
@@ -58,117 +94,103 @@ def record_measured_error(
         restored: The restored input.
         weight_gradient_of: The layer's weight gradient as a function of its
             input.
-        seed: int32 or int64 tensor of shape [2].
 
     Returns:
-        As for `record`.
+        A tensor to wait for.
     """
 
     def write() -> Tensor:
-        bound = tf.cast(control.stream_info.read_value()[3], tf.float32)
-        error = tf.random.stateless_uniform(
-            tf.shape(restored), seed, -bound, bound
-        )
-        error = tf.where(restored == 0, tf.zeros_like(error), error)
-        gradient = weight_gradient_of(tf.cast(error, restored.dtype))
+        gradient = weight_gradient_of(_draw_error(control, restored))
         control.measured_error.assign(tf.sqrt(_mean_square(gradient)))
         return tf.constant(True)
 
     return tf.cond(control.collect, write, lambda: tf.constant(False))
 
 
-def weight_gradient(
-    dy: Tensor,
-    gradient: Tensor,
-    channels: int,
-    layer_input: Tensor | None = None,
+def probe_noise(
+    control: BoundControl,
+    restored: Sequence[Tensor],
+    index: int,
+    gradients_of: GradientsOf,
 ) -> Tensor:
-    """The report of a layer whose stored input reaches its own weights.
+    """Records `ActivationStats` by disturbing a restored tensor.
+
+    A second error, drawn like the first, is added to the restored tensor, and
+    the layer's gradients are computed once from each. Their difference is what
+    such an error does: per unit variance of the error, its squared norm is the
+    noise gain. Of the layer's own weights the one that suffers most, relative
+    to its gradient, is recorded. It costs the layer's gradients twice more.
 
     Args:
-        dy: Gradient of the loss with respect to the layer's output.
-        gradient: Gradient with respect to the layer's kernel.
-        channels: Output channels; for a transposed convolution times the
-            product of its strides, because each kernel element then meets one
-            output position in so many.
-        layer_input: The (restored) input.
+        control: The control of the stored tensor.
+        restored: All restored tensors of the layer.
+        index: Which of them is the control's.
+        gradients_of: The layer's gradients as a function of those.
 
     Returns:
-        The numbers of `WeightStats`, float32[4].
+        A tensor to wait for.
     """
-    return tf.stack(
-        [
-            _sum_of_squares(dy),
-            tf.cast(channels, tf.float32),
-            _mean_abs(gradient),
-            tf.zeros([]) if layer_input is None else _mean_square(layer_input),
-        ]
-    )
 
-
-def activation_gradient(dx: Tensor, gain: Tensor) -> Tensor:
-    """The report of a layer that hands its stored tensor's error on.
-
-    Args:
-        dx: The gradient handed on to earlier layers.
-        gain: From `comet_tf.error_bound.noise_gain`: `elementwise`, `softmax`
-            or `product`.
-
-    Returns:
-        The numbers of `ActivationStats`, float32[4].
-    """
-    return tf.stack([gain, _sum_of_squares(dx), tf.zeros([]), tf.zeros([])])
-
-
-def normalization(
-    dy: Tensor,
-    dx: Tensor,
-    normalized: Tensor,
-    scale: Tensor | None,
-    inverse_std: Tensor,
-    axes: Sequence[int],
-    scale_gradient: Tensor | None = None,
-) -> Tensor:
-    """The report of batch, layer or group normalisation.
-
-    Args:
-        dy: Gradient of the loss with respect to the layer's output.
-        dx: Gradient with respect to its input.
-        normalized: The normalised input, as restored.
-        scale: gamma, broadcastable to `dy`, or None.
-        inverse_std: 1 / standard deviation, broadcastable to `dy`.
-        axes: The axes that a group's statistics run over.
-        scale_gradient: Gradient with respect to gamma; without it the one
-            that a gamma of 1 for each group would have.
-
-    Returns:
-        The numbers of `ActivationStats`, float32[4].
-    """
-    if scale_gradient is None:
-        scale_gradient = tf.reduce_sum(
-            tf.cast(dy, tf.float32) * tf.cast(normalized, tf.float32),
-            list(axes),
+    def write() -> Tensor:
+        error = _draw_error(control, restored[index])
+        disturbed = list(restored)
+        disturbed[index] = restored[index] + error
+        variance = tf.maximum(_mean_square(error), _TINY)
+        inputs, weights = gradients_of(restored)
+        noisy_inputs, noisy_weights = gradients_of(disturbed)
+        gain = tf.zeros([])
+        signal = tf.zeros([])
+        for exact, noisy in zip(inputs, noisy_inputs, strict=True):
+            if exact is not None and noisy is not None:
+                difference = _float(noisy) - _float(exact)
+                gain += _sum_of_squares(difference) / variance
+                signal += _sum_of_squares(exact)
+        gains, scales = [tf.zeros([])], [tf.zeros([])]
+        for exact, noisy in zip(weights, noisy_weights, strict=True):
+            if exact is not None and noisy is not None:
+                difference = _float(noisy) - _float(exact)
+                gains.append(_mean_square(difference) / variance)
+                scales.append(_mean_abs(exact))
+        relative = tf.stack(gains) / tf.maximum(
+            tf.square(tf.stack(scales)), _TINY
         )
-    gain, weight_gain = noise_gain.normalization(
-        dy,
-        normalized,
-        1.0 if scale is None else scale,
-        inverse_std,
-        axes,
-        tf.size(scale_gradient),
+        worst = tf.argmax(relative)
+        control.gradient_stats.assign(
+            tf.stack(
+                [
+                    gain,
+                    signal,
+                    tf.stack(gains)[worst],
+                    tf.stack(scales)[worst],
+                ]
+            )
+        )
+        return tf.constant(True)
+
+    return tf.cond(control.collect, write, lambda: tf.constant(False))
+
+
+def _draw_error(control: BoundControl, restored: Tensor) -> Tensor:
+    """An error such as the codec's: none on zeros, else within the bound."""
+    bound = tf.cast(control.stream_info.read_value()[3], tf.float32)
+    error = tf.random.stateless_uniform(
+        tf.shape(restored), _SEED, -bound, bound
     )
-    return tf.stack(
-        [gain, _sum_of_squares(dx), weight_gain, _mean_abs(scale_gradient)]
-    )
+    zeros = tf.zeros([], restored.dtype)
+    return tf.where(restored == 0, zeros, tf.cast(error, restored.dtype))
+
+
+def _float(x: Tensor) -> Tensor:
+    return tf.cast(x, tf.float32)
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:
-    return tf.reduce_sum(tf.square(tf.cast(x, tf.float32)))
+    return tf.reduce_sum(tf.square(_float(x)))
 
 
 def _mean_square(x: Tensor) -> Tensor:
-    return tf.reduce_mean(tf.square(tf.cast(x, tf.float32)))
+    return tf.reduce_mean(tf.square(_float(x)))
 
 
 def _mean_abs(x: Tensor) -> Tensor:
-    return tf.reduce_mean(tf.abs(tf.cast(x, tf.float32)))
+    return tf.reduce_mean(tf.abs(_float(x)))

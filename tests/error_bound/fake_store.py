@@ -57,18 +57,17 @@ class StoredDense(keras.layers.Dense):
                 error = tf.where(x == 0, 0.0, error)
                 gradient = tf.matmul(x + error, dy, transpose_a=True)
 
-                def make():
-                    self.reports.assign_add(1)
-                    return statistics.weight_gradient(
-                        dy, gradient, self.units, x
-                    )
+                def count():
+                    return self.reports.assign_add(1)
 
-                statistics.record(control, make)
-                statistics.record_measured_error(
+                tf.cond(control.collect, count, lambda: 0)
+                statistics.record_weight_gradient(
+                    control, dy, gradient, self.units, x
+                )
+                statistics.measure_weight_error(
                     control,
                     x,
-                    lambda e: tf.matmul(e, dy, transpose_a=True),
-                    tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32),
+                    lambda error: tf.matmul(error, dy, transpose_a=True),
                 )
                 return tf.matmul(dy, kernel, transpose_b=True), gradient
 

@@ -12,7 +12,11 @@ import pytest
 import tensorflow as tf
 
 from comet_tf.error_bound import noise_gain, statistics, theory
-from comet_tf.error_bound.control import ActivationStats, WeightStats
+from comet_tf.error_bound.control import (
+    ACTIVATION_GRADIENT,
+    WEIGHT_GRADIENT,
+    BoundControl,
+)
 from tests.error_bound.simulated_rounding import ROUNDINGS, quantize
 
 BOUND = 0.02
@@ -122,15 +126,17 @@ def test_elementwise(name, rounding):
     )
 
 
-def check(stored, backward, gain, dx, before, x, rounding, rng):
+def check(
+    stored, backward, gain, dx, before, x, rounding, rng, probe_within=0.05
+):
     """Compares a layer without weights of its own with the theory."""
-    stats = ActivationStats(*statistics.activation_gradient(dx, gain).numpy())
+    signal = np.sum(np.square(dx.numpy(), dtype=np.float64))
     fraction = np.mean(stored != 0)
-    rho = theory.relative_noise(BOUND, stats.noise_gain, stats.signal, fraction)
+    rho = theory.relative_noise(BOUND, float(gain), signal, fraction)
     norm, weight_error = norms_and_weight_errors(
         monte_carlo(stored, backward, dx.numpy(), rounding, rng), before, x
     )
-    assert norm == pytest.approx(rho * np.sqrt(stats.signal), rel=0.05)
+    assert norm == pytest.approx(rho * np.sqrt(signal), rel=0.05)
     earlier = report(before, x, dx)
     predicted = theory.gradient_error_from_noise(
         rho,
@@ -139,15 +145,38 @@ def check(stored, backward, gain, dx, before, x, rounding, rng):
         earlier.mean_square_input,
     )
     assert weight_error == pytest.approx(predicted, rel=0.05)
+    # What layers in training measure is what was derived.
+    probed = probe(stored, lambda restored: ([backward(restored)], []))
+    assert probed.noise_gain == pytest.approx(float(gain), rel=probe_within)
+    assert probed.signal == pytest.approx(signal, rel=1e-3)
+    assert probed.weight_noise_gain == 0
+
+
+def collecting(kind):
+    control = BoundControl("layer/stored", kind)
+    control.collect.assign(True)
+    control.stream_info.assign([0.0, 0.0, 0.0, BOUND])
+    return control
+
+
+def probe(stored, gradients_of):
+    control = collecting(ACTIVATION_GRADIENT)
+    statistics.probe_noise(
+        control,
+        [tf.constant(stored)],
+        0,
+        lambda restored: gradients_of(*restored),
+    )
+    return control.read_gradient_stats()
 
 
 def report(layer, x, dy):
+    control = collecting(WEIGHT_GRADIENT)
     gradient = weight_gradient(layer, x, dy)
-    return WeightStats(
-        *statistics.weight_gradient(
-            dy, gradient, dy.shape[-1], tf.constant(x)
-        ).numpy()
+    statistics.record_weight_gradient(
+        control, dy, gradient, dy.shape[-1], tf.constant(x)
     )
+    return control.read_gradient_stats()
 
 
 @pytest.mark.parametrize("rounding", ["uniform", "dither"])
@@ -223,7 +252,8 @@ def test_layer_normalization(rounding):
     gain, _ = noise_gain.normalization(
         dy, (pre - mean) * rstd, gamma, rstd, [-1], 24
     )
-    check(pre.numpy(), backward, gain, dx, before, x, rounding, rng)
+    # A probe draws once, and each sample's second term is one random number.
+    check(pre.numpy(), backward, gain, dx, before, x, rounding, rng, 0.2)
 
 
 def normalization_backward(g, xn, rstd, axes):
@@ -254,17 +284,17 @@ class BatchNorm:
         np.testing.assert_allclose(
             self.backward(self.pre), self.dx, rtol=1e-3, atol=1e-4
         )
-        self.stats = ActivationStats(
-            *statistics.normalization(
-                self.dy,
-                self.dx,
-                self.normalized(self.pre),
-                self.gamma,
-                self.rstd,
-                self.axes,
-                self.scale_gradient(self.pre),
-            ).numpy()
+        gain, weight_gain = noise_gain.normalization(
+            self.dy,
+            self.normalized(self.pre),
+            self.gamma,
+            self.rstd,
+            self.axes,
+            8,
         )
+        self.noise_gain = float(gain)
+        self.weight_noise_gain = float(weight_gain)
+        self.signal = np.sum(np.square(self.dx.numpy(), dtype=np.float64))
 
     def normalized(self, pre):
         return (pre - self.mean) * self.rstd
@@ -305,14 +335,12 @@ def test_batch_normalization_reaches_the_convolution_before(rounding):
     # one net and nearest rounding offer few independent draws.
     for _ in range(NETS):
         net = BatchNorm(rng)
-        rho = theory.relative_noise(
-            BOUND, net.stats.noise_gain, net.stats.signal
-        )
+        rho = theory.relative_noise(BOUND, net.noise_gain, net.signal)
         errors = monte_carlo(
             net.pre.numpy(), net.backward, net.dx.numpy(), rounding, rng, 10
         )
         norm, weight_error = norms_and_weight_errors(errors, net.conv, net.x)
-        assert norm == pytest.approx(rho * np.sqrt(net.stats.signal), rel=0.05)
+        assert norm == pytest.approx(rho * np.sqrt(net.signal), rel=0.05)
         earlier = report(net.conv, net.x, net.dx)
         independent = theory.gradient_error_from_noise(
             rho,
@@ -343,13 +371,63 @@ def test_batch_normalization_disturbs_its_own_scale(rounding):
         )
         found.append(np.sqrt(np.mean(np.square(list(errors)))))
         expected.append(
-            np.sqrt(
-                theory.noise_variance(BOUND, 1.0) * net.stats.weight_noise_gain
-            )
-        )
-        assert net.stats.mean_abs_gradient == pytest.approx(
-            np.mean(np.abs(exact)), rel=1e-4
+            np.sqrt(theory.noise_variance(BOUND, 1.0) * net.weight_noise_gain)
         )
     assert np.linalg.norm(found) == pytest.approx(
         np.linalg.norm(expected), rel=0.05
     )
+
+
+def test_probe_of_batch_normalization_measures_what_was_derived():
+    rng = np.random.default_rng(7)
+    derived, probed = [], []
+    for _ in range(NETS):
+        net = BatchNorm(rng)
+        scale_gradient = net.scale_gradient(net.pre).numpy()
+        found = probe(
+            net.pre.numpy(),
+            lambda x, net=net: (
+                [net.backward(x)],
+                # Like beta's, the second gradient does not read the input.
+                [net.scale_gradient(x), tf.reduce_sum(net.dy, net.axes)],
+            ),
+        )
+        assert found.signal == pytest.approx(net.signal, rel=1e-3)
+        assert found.mean_abs_gradient == pytest.approx(
+            np.mean(np.abs(scale_gradient)), rel=1e-3
+        )
+        derived.append((net.noise_gain, net.weight_noise_gain))
+        probed.append((found.noise_gain, found.weight_noise_gain))
+    # Each probe draws one number a channel: their mean is what counts.
+    ratio = np.mean(probed, axis=0) / np.mean(derived, axis=0)
+    assert ratio[0] == pytest.approx(1.0, rel=0.05)
+    assert ratio[1] == pytest.approx(1.0, rel=0.2)
+
+
+def test_nothing_is_recorded_on_other_steps():
+    control = collecting(ACTIVATION_GRADIENT)
+    control.collect.assign(False)
+    x = tf.ones([4, 3])
+    statistics.probe_noise(control, [x], 0, lambda r: ([r[0] * r[0]], []))
+    statistics.record_weight_gradient(control, x, x, 3, x)
+    statistics.measure_weight_error(control, x, lambda error: error)
+    assert control.read_gradient_stats() == (0.0, 0.0, 0.0, 0.0)
+    assert np.isnan(control.read_measured_error())
+
+
+def test_measured_weight_error_is_the_predicted_one():
+    rng = np.random.default_rng(8)
+    layer = keras.layers.Conv2D(8, 3)
+    x = np.maximum(random((8, 20, 20, 6), rng), 0)
+    dy = random(layer(x).shape, rng)
+    control = collecting(WEIGHT_GRADIENT)
+    statistics.measure_weight_error(
+        control,
+        tf.constant(x),
+        lambda error: weight_gradient(layer, error, dy),
+    )
+    predicted = theory.predicted_gradient_error(
+        BOUND, np.sum(dy**2), 8, np.mean(x != 0)
+    )
+    # 432 elements: 3.4 % standard error.
+    assert control.read_measured_error() == pytest.approx(predicted, rel=0.1)
