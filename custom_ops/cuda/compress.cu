@@ -166,6 +166,7 @@ __global__ void __launch_bounds__(kThreads)
       int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kLanes;
   if (tile >= geometry.tiles) return;
   const Quantiser quantiser = state->quantiser;
+  const bool quick = QuickQuantiser<kType, kRounding>::Suits(quantiser);
   const Column column = ColumnOf(geometry, tile, lane);
   const DitherKeys keys(kRounding == Rounding::kDither ? state->mixed_seed : 0,
                         tile, lane);
@@ -183,9 +184,10 @@ __global__ void __launch_bounds__(kThreads)
     if (block + 1 < column.blocks) LoadBlock(x, column, block + 1, next);
     float offsets[kBlockRows] = {};
     if (kRounding == Rounding::kDither) keys.Offsets(block, offsets);
-    const LaneCodes codes = QuantiseBlock<kType, kRounding>(
-        elements, column.Present(block), offsets, quantiser);
-    const BlockChoice choice = ChooseKind<kType>(codes, above, lane);
+    const LaneCodes codes = QuantiseBlock<kType, kRounding, true>(
+        elements, column.Present(block), offsets, quantiser, quick);
+    const BlockChoice choice =
+        ChooseKind<kType>(codes, above, column.whole, lane);
     bytes += choice.bytes;
     nonzeros += choice.nonzeros;
     if (lane == block) own_header = choice.header;
@@ -299,6 +301,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t tile = int64_t{blockIdx.x} * kWarpsPerBlock + warp;
   if (tile >= geometry.tiles) return;
   const Quantiser quantiser = state->quantiser;
+  const bool quick = QuickQuantiser<kType, kRounding>::Suits(quantiser);
   const Column column = ColumnOf(geometry, tile, lane);
   const DitherKeys keys(kRounding == Rounding::kDither ? state->mixed_seed : 0,
                         tile, lane);
@@ -330,9 +333,9 @@ __global__ void __launch_bounds__(kThreads)
     } else {
       float dither[kBlockRows] = {};
       if (kRounding == Rounding::kDither) keys.Offsets(block, dither);
-      const LaneCodes codes = QuantiseBlock<kType, kRounding>(
-          elements, column.Present(block), dither, quantiser);
-      WriteCodes(codes, header, above, lane, &stage);
+      const LaneCodes codes = QuantiseBlock<kType, kRounding, false>(
+          elements, column.Present(block), dither, quantiser, quick);
+      WriteCodes(codes, header, above, column.whole, lane, &stage);
       above = CodeBelow(codes, header);
     }
   }

@@ -41,10 +41,11 @@ __device__ inline bool ReadPlanes(Window* window, int index, int lane,
     flags = window->Byte(flags_at + k / 2) >> (k % 2 * 4) & 15u;
   }
   const uint32_t mask_bytes = static_cast<uint32_t>(__popc(flags));
-  const uint32_t mask_bytes_before = ExclusiveSum(mask_bytes, lane);
+  const uint32_t mask_bytes_before = ExclusiveSum(mask_bytes, lane, planes);
+  const int last_plane = planes == 0 ? 0 : planes - 1;
   const int bytes_at =
       masks_at + static_cast<int>(__shfl_sync(
-                     kAllLanes, mask_bytes_before + mask_bytes, kLanes - 1));
+                     kAllLanes, mask_bytes_before + mask_bytes, last_plane));
   if (!window->Has(bytes_at)) return false;
   uint32_t mask = 0;
   int at = masks_at + static_cast<int>(mask_bytes_before);
@@ -52,10 +53,10 @@ __device__ inline bool ReadPlanes(Window* window, int index, int lane,
     if ((flags >> k & 1u) != 0) mask |= window->Byte(at++) << (8 * k);
   }
   const uint32_t bytes = static_cast<uint32_t>(__popc(mask));
-  const uint32_t bytes_before = ExclusiveSum(bytes, lane);
+  const uint32_t bytes_before = ExclusiveSum(bytes, lane, planes);
   const int end =
       bytes_at + static_cast<int>(__shfl_sync(
-                     kAllLanes, bytes_before + bytes, kLanes - 1));
+                     kAllLanes, bytes_before + bytes, last_plane));
   if (!window->Has(end)) return false;
 
 #pragma unroll
@@ -117,7 +118,7 @@ __device__ inline bool ReadSparse(Window* window, uint8_t header, int lane,
   const int magnitude_planes = header >> 2 & 15;
   const int planes = magnitude_planes + ((header & kSparseSigns) != 0 ? 1 : 0);
   const uint32_t own = static_cast<uint32_t>(__popc(bitmap));
-  const uint32_t before = ExclusiveSum(own, lane);
+  const uint32_t before = ExclusiveSum(own, lane, kLanes);
   const int count =
       static_cast<int>(__shfl_sync(kAllLanes, before + own, kLanes - 1));
   const int bytes = (count * planes + 7) / 8;

@@ -10,6 +10,7 @@
 
 #include "custom_ops/codec/format.h"
 #include "custom_ops/codec/quantise.h"
+#include "custom_ops/cuda/quick.h"
 #include "custom_ops/cuda/stage.h"
 #include "custom_ops/cuda/tile.h"
 #include "custom_ops/cuda/warp.h"
@@ -20,45 +21,92 @@ namespace cuda {
 // What one lane holds of a block: the codes of its 8 rows.
 struct LaneCodes {
   int32_t codes[kBlockRows];
-  uint32_t nonzero;  // bit r: row r is present and no exact zero
-  uint32_t present;  // bit r: row r is present
-  bool accepted;     // every present element is within the bound
+  uint32_t magnitudes;  // OR of q over the rows
+  int32_t all;          // OR of the codes
+  uint32_t nonzero;     // bit r: row r is present and no exact zero
+  uint32_t present;     // bit r: row r is present
+  bool accepted;        // every present element is within the bound
+
+  __device__ explicit LaneCodes(uint32_t present_rows)
+      : magnitudes(0),
+        all(0),
+        nonzero(0),
+        present(present_rows),
+        accepted(true) {}
+
+  __device__ void Set(int row, int32_t code, uint32_t magnitude, bool zero) {
+    codes[row] = zero ? 0 : code;
+    all |= codes[row];
+    magnitudes |= magnitude;
+    if (!zero) nonzero |= 1u << row;
+  }
 };
 
+// As the format defines it. An absent element was read as zero, which is code 0
+// and accepted.
 template <DType kType, Rounding kRounding>
-__device__ inline LaneCodes QuantiseBlock(const Storage<kType>* elements,
-                                          uint32_t present,
-                                          const float* offsets,
-                                          const Quantiser& quantiser) {
-  LaneCodes lane;
-  lane.nonzero = 0;
-  lane.present = present;
-  lane.accepted = true;
+__device__ __noinline__ LaneCodes QuantiseExactly(
+    const Storage<kType> elements[kBlockRows], uint32_t present,
+    const float offsets[kBlockRows], const Quantiser& quantiser) {
+  LaneCodes lane(present);
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
-    // An absent element was read as zero, which is code 0 and accepted.
     const QuantisedElement e = QuantiseElement<kType, kRounding>(
         ToFloat<kType>(elements[r]), offsets[r], quantiser);
-    lane.codes[r] = e.code;
+    const int32_t s = StepFromCode(e.code);
+    lane.Set(r, e.code, static_cast<uint32_t>(s ^ s >> 31), e.code == 0);
     lane.accepted &= e.accepted;
-    lane.nonzero |= (e.code != 0 ? 1u : 0u) << r;
   }
   return lane;
 }
 
+// The codes of a block. Where the usual case has an equal but cheaper way (see
+// quick.h) that is taken first; the exact one decides what it does not accept.
+// Without `kVerify` the block is known to be within its bound.
+template <DType kType, Rounding kRounding, bool kVerify>
+__device__ inline LaneCodes QuantiseBlock(
+    const Storage<kType> elements[kBlockRows], uint32_t present,
+    const float offsets[kBlockRows], const Quantiser& quantiser, bool quick) {
+  if (QuickQuantiser<kType, kRounding>::kExists && quick) {
+    LaneCodes lane(present);
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      const QuickCode e =
+          QuickQuantiser<kType, kRounding>::template Quantise<kVerify>(
+              ToFloat<kType>(elements[r]), offsets[r], quantiser);
+      lane.Set(r, e.code, e.magnitude, e.zero);
+      lane.accepted &= e.accepted;
+    }
+    if (__all_sync(kAllLanes, lane.accepted)) return lane;
+  }
+  return QuantiseExactly<kType, kRounding>(elements, present, offsets,
+                                           quantiser);
+}
+
 // The residuals of DELTA_C, or of DELTA_S if `steps`; `above` is the code of the
-// row above the block.
+// row above the block. `whole`: nothing of the block is absent in any lane.
 __device__ inline void DeltaResiduals(const LaneCodes& lane, int32_t above,
-                                      bool steps,
+                                      bool steps, bool whole,
                                       uint32_t residuals[kBlockRows]) {
-  int32_t previous = steps ? StepFromCode(above) : above;
+  if (steps) {
+    int32_t previous = StepFromCode(above);
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      const int32_t s = StepFromCode(lane.codes[r]);
+      residuals[r] = ZigZag(WrapSub(s, previous));
+      previous = s;
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      residuals[r] = ZigZag(
+          WrapSub(lane.codes[r], r == 0 ? above : lane.codes[r - 1]));
+    }
+  }
+  if (whole) return;
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
-    const int32_t value =
-        steps ? StepFromCode(lane.codes[r]) : lane.codes[r];
-    const bool present = (lane.present >> r & 1u) != 0;
-    residuals[r] = present ? ZigZag(WrapSub(value, previous)) : 0;
-    previous = value;
+    if ((lane.present >> r & 1u) == 0) residuals[r] = 0;
   }
 }
 
@@ -77,12 +125,14 @@ __device__ inline int PlaneCount(const uint32_t values[kBlockRows]) {
   return BitLengthOf(__reduce_or_sync(kAllLanes, all));
 }
 
-// In lane p the mask of plane p: which lanes' bytes of it are not zero.
+// In lane p the mask of plane p: which lanes' bytes of it are not zero. `lowest`
+// are planes 0..7, made once for all who need them.
 __device__ inline uint32_t PlaneMasks(const uint32_t values[kBlockRows],
-                                      int planes, int lane) {
+                                      const Bytes8& lowest, int planes,
+                                      int lane) {
   uint32_t mine = 0;
   for (int first = 0; first < planes; first += 8) {
-    const Bytes8 bytes = PlanesOf(values, first / 8);
+    const Bytes8 bytes = first == 0 ? lowest : PlanesOf(values, first / 8);
     const int end = planes < first + 8 ? planes : first + 8;
     for (int p = first; p < end; ++p) {
       const uint32_t mask =
@@ -103,7 +153,8 @@ __device__ inline PlanesCost CostOfPlanes(uint32_t mask, int planes,
                                           int lane) {
   const uint32_t own =
       static_cast<uint32_t>(__popc(NonzeroBytes(mask)) + __popc(mask));
-  const uint32_t suppressed = SuffixSum(lane < planes ? own : 0, lane);
+  const uint32_t suppressed =
+      SuffixSum(lane < planes ? own : 0, lane, planes);
   // Lane f weighs storing f planes in full. The number of planes is under 32.
   const uint32_t flags = static_cast<uint32_t>(planes - lane + 1) / 2;
   const uint32_t bytes = 32u * static_cast<uint32_t>(lane) + flags + suppressed;
@@ -114,6 +165,12 @@ __device__ inline PlanesCost CostOfPlanes(uint32_t mask, int planes,
   cost.full = static_cast<int>(best & 31u);
   cost.bytes = static_cast<int>(best >> 5) + (planes >= 8 ? 1 : 0);
   return cost;
+}
+
+__device__ inline PlanesCost BestCost(const uint32_t values[kBlockRows],
+                                      int planes, int lane) {
+  return CostOfPlanes(PlaneMasks(values, PlanesOf(values, 0), planes, lane),
+                      planes, lane);
 }
 
 // What SPARSE needs to know of a block; the same in all lanes.
@@ -127,18 +184,10 @@ struct SparseShape {
 };
 
 __device__ inline SparseShape ShapeOfSparse(const LaneCodes& lane) {
-  uint32_t magnitudes = 0;
-  bool negative = false;
-#pragma unroll
-  for (int r = 0; r < kBlockRows; ++r) {
-    const int32_t s = StepFromCode(lane.codes[r]);
-    magnitudes |= static_cast<uint32_t>(s ^ s >> 31);
-    negative |= s < 0;
-  }
   SparseShape shape;
   shape.magnitude_planes =
-      BitLengthOf(__reduce_or_sync(kAllLanes, magnitudes));
-  shape.signs = __any_sync(kAllLanes, negative) != 0;
+      BitLengthOf(__reduce_or_sync(kAllLanes, lane.magnitudes));
+  shape.signs = __any_sync(kAllLanes, lane.all < 0) != 0;
   shape.count = static_cast<int>(__reduce_add_sync(
       kAllLanes, static_cast<unsigned>(__popc(lane.nonzero))));
   return shape;
@@ -158,30 +207,31 @@ struct BlockChoice {
 // The smallest kind of a block, by the order of README.md's "Choice of kind".
 template <DType kType>
 __device__ inline BlockChoice ChooseKind(const LaneCodes& lane, int32_t above,
-                                         int lane_index) {
+                                         bool whole, int lane_index) {
   BlockChoice best = {kZeroHeader, 0, 0};
-  if (!__any_sync(kAllLanes, lane.nonzero != 0)) return best;
+  const uint32_t nonzero_lanes = __ballot_sync(kAllLanes, lane.nonzero != 0);
+  if (nonzero_lanes == 0) return best;
   const SparseShape shape = ShapeOfSparse(lane);
-  const int present = static_cast<int>(__reduce_add_sync(
-      kAllLanes, static_cast<unsigned>(__popc(lane.present))));
+  const int present =
+      whole ? kBlockElements
+            : static_cast<int>(__reduce_add_sync(
+                  kAllLanes, static_cast<unsigned>(__popc(lane.present))));
   const int raw_bytes = present * static_cast<int>(sizeof(Storage<kType>));
   best = {kRawHeader, raw_bytes, shape.count};
   if (!__all_sync(kAllLanes, lane.accepted)) return best;
 
   const bool has_zeros = shape.count != present;
   uint32_t residuals[kBlockRows];
-  DeltaResiduals(lane, above, !has_zeros, residuals);
+  DeltaResiduals(lane, above, !has_zeros, whole, residuals);
   const int planes = PlaneCount(residuals);
-  const PlanesCost delta = CostOfPlanes(
-      PlaneMasks(residuals, planes, lane_index), planes, lane_index);
+  const PlanesCost delta = BestCost(residuals, planes, lane_index);
   best.header = static_cast<uint8_t>(
       (has_zeros ? kDeltaCodes : kDeltaSteps) |
       PlanesIndex(planes, delta.full));
   best.bytes = delta.bytes;
 
   if (has_zeros && shape.magnitude_planes <= kMaxSparsePlanes) {
-    const int suppressed =
-        SuppressedBytes(__ballot_sync(kAllLanes, lane.nonzero != 0));
+    const int suppressed = SuppressedBytes(nonzero_lanes);
     const bool full = kLanes <= suppressed;
     const int bytes = shape.bytes() + (full ? kLanes : suppressed);
     if (bytes < best.bytes) {
@@ -194,9 +244,7 @@ __device__ inline BlockChoice ChooseKind(const LaneCodes& lane, int32_t above,
   if (shape.magnitude_planes + 2 <= planes) {
     DirectResiduals(lane, residuals);
     const int direct_planes = PlaneCount(residuals);
-    const PlanesCost direct =
-        CostOfPlanes(PlaneMasks(residuals, direct_planes, lane_index),
-                     direct_planes, lane_index);
+    const PlanesCost direct = BestCost(residuals, direct_planes, lane_index);
     if (direct.bytes < best.bytes) {
       best.header = static_cast<uint8_t>(
           kDirectCodes | PlanesIndex(direct_planes, direct.full));
@@ -217,20 +265,21 @@ __device__ inline BlockChoice ChooseKind(const LaneCodes& lane, int32_t above,
 __device__ inline void WritePlanes(const uint32_t values[kBlockRows],
                                    int planes, int full, int lane,
                                    Stage* stage) {
+  const Bytes8 lowest = PlanesOf(values, 0);
+  const uint32_t all_masks = PlaneMasks(values, lowest, planes, lane);
   if (planes >= 8) {
-    full = CostOfPlanes(PlaneMasks(values, planes, lane), planes, lane).full;
+    full = CostOfPlanes(all_masks, planes, lane).full;
     if (lane == 0) stage->SetByte(0, static_cast<uint8_t>(full));
     stage->Advance(1);
   }
-  const uint32_t all_masks = PlaneMasks(values, planes, lane);
   const uint32_t mask = lane >= full && lane < planes ? all_masks : 0;
   const uint32_t flags = NonzeroBytes(mask);
   // Both counts in one scan: mask bytes in the upper half, plane bytes below.
   const uint32_t counts = static_cast<uint32_t>(__popc(flags)) << 16 |
                           static_cast<uint32_t>(__popc(mask));
-  const uint32_t before = ExclusiveSum(counts, lane);
+  const uint32_t before = ExclusiveSum(counts, lane, planes);
   const uint32_t total =
-      __shfl_sync(kAllLanes, before + counts, kLanes - 1);
+      planes == 0 ? 0 : __shfl_sync(kAllLanes, before + counts, planes - 1);
 
   const int flags_at = kLanes * full;
   const int masks_at = flags_at + (planes - full + 1) / 2;
@@ -247,7 +296,7 @@ __device__ inline void WritePlanes(const uint32_t values[kBlockRows],
     stage->SetByte(at++, static_cast<uint8_t>(mask >> (8 * k)));
   }
   for (int first = 0; first < planes; first += 8) {
-    const Bytes8 bytes = PlanesOf(values, first / 8);
+    const Bytes8 bytes = first == 0 ? lowest : PlanesOf(values, first / 8);
     const int end = planes < first + 8 ? planes : first + 8;
     for (int p = first; p < end; ++p) {
       const uint32_t byte = ByteOf(bytes, p - first);
@@ -297,7 +346,7 @@ __device__ inline void WriteSparse(const LaneCodes& codes, uint8_t header,
     values[r] = static_cast<uint32_t>(s ^ s >> 31) | sign << magnitude_planes;
   }
   const uint32_t own = static_cast<uint32_t>(__popc(bitmap));
-  const uint32_t before = ExclusiveSum(own, lane);
+  const uint32_t before = ExclusiveSum(own, lane, kLanes);
   const int count =
       static_cast<int>(__shfl_sync(kAllLanes, before + own, kLanes - 1));
   const int bytes = (count * planes + 7) / 8;
@@ -337,7 +386,8 @@ __device__ inline void WriteRaw(const Storage<kType>* elements,
 
 // Writes the payload of a block of any kind but ZERO and RAW.
 __device__ inline void WriteCodes(const LaneCodes& codes, uint8_t header,
-                                  int32_t above, int lane, Stage* stage) {
+                                  int32_t above, bool whole, int lane,
+                                  Stage* stage) {
   const uint8_t kind = header & kKindMask;
   if (kind == kSparse) {
     WriteSparse(codes, header, lane, stage);
@@ -347,7 +397,7 @@ __device__ inline void WriteCodes(const LaneCodes& codes, uint8_t header,
   if (kind == kDirectCodes) {
     DirectResiduals(codes, residuals);
   } else {
-    DeltaResiduals(codes, above, kind == kDeltaSteps, residuals);
+    DeltaResiduals(codes, above, kind == kDeltaSteps, whole, residuals);
   }
   int planes;
   int full;

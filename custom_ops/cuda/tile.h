@@ -53,6 +53,7 @@ struct Column {
   int64_t row_length;
   int rows;    // that are present, 0..128; absent ones follow present ones
   int blocks;  // of the tile, the same for all lanes
+  bool whole;  // nothing of the tile is absent in any lane
 
   // Bit r is set if row r of the block is present.
   __device__ uint32_t Present(int block) const {
@@ -77,6 +78,7 @@ __device__ inline Column ColumnOf(const Geometry& g, int64_t tile, int lane) {
           : 0;
   c.rows = rows < 0 ? 0
                     : (rows < kTileRows ? static_cast<int>(rows) : kTileRows);
+  c.whole = __all_sync(kAllLanes, c.rows == kBlockRows * c.blocks) != 0;
   return c;
 }
 
@@ -86,6 +88,11 @@ __device__ inline void LoadBlock(const T* x, const Column& column, int block,
                                  T values[kBlockRows]) {
   const int row = block * kBlockRows;
   const T* p = x + column.first + row * column.row_length;
+  if (column.whole) {
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) values[r] = p[r * column.row_length];
+    return;
+  }
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
     values[r] = row + r < column.rows ? p[r * column.row_length] : T{0};
@@ -97,6 +104,11 @@ __device__ inline void StoreBlock(T* out, const Column& column, int block,
                                   const T values[kBlockRows]) {
   const int row = block * kBlockRows;
   T* p = out + column.first + row * column.row_length;
+  if (column.whole) {
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) p[r * column.row_length] = values[r];
+    return;
+  }
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
     if (row + r < column.rows) p[r * column.row_length] = values[r];

@@ -22,19 +22,20 @@ __device__ inline int LaneIndex() {
 // Bits of the lanes below this one.
 __device__ inline uint32_t LanesBelow(int lane) { return (1u << lane) - 1u; }
 
-__device__ inline uint32_t ExclusiveSum(uint32_t value, int lane) {
+// Sums over the lanes before this one, right in the first `count` lanes.
+__device__ inline uint32_t ExclusiveSum(uint32_t value, int lane, int count) {
   uint32_t sum = value;
-  for (int step = 1; step < kLanes; step *= 2) {
+  for (int step = 1; step < count; step *= 2) {
     const uint32_t other = __shfl_up_sync(kAllLanes, sum, step);
     if (lane >= step) sum += other;
   }
   return sum - value;
 }
 
-// Sum over this lane and the lanes above it.
-__device__ inline uint32_t SuffixSum(uint32_t value, int lane) {
+// Sum over this lane and the lanes above it, which from `count` on are zero.
+__device__ inline uint32_t SuffixSum(uint32_t value, int lane, int count) {
   uint32_t sum = value;
-  for (int step = 1; step < kLanes; step *= 2) {
+  for (int step = 1; step < count; step *= 2) {
     const uint32_t other = __shfl_down_sync(kAllLanes, sum, step);
     if (lane + step < kLanes) sum += other;
   }

@@ -126,6 +126,21 @@ inline float __int_as_float(int x) { return comet_emulator_bits<float>(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
+// The sum of two floats is exact in double where the kernels use directed
+// rounding: their exponents lie close together, or one does not matter.
+inline float comet_emulator_round(double exact, bool away) {
+  const float nearest = static_cast<float>(exact);
+  const float least = away ? -INFINITY : 0.0f;
+  const bool too_far = away ? nearest > exact
+                            : std::fabs(nearest) > std::fabs(exact);
+  return too_far ? std::nextafter(nearest, least) : nearest;
+}
+inline float __fadd_rz(float a, float b) {
+  return comet_emulator_round(static_cast<double>(a) + b, false);
+}
+inline float __fadd_rd(float a, float b) {
+  return comet_emulator_round(static_cast<double>(a) + b, true);
+}
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
 // Saturates and maps NaN to 0, as the hardware's conversion does.
