@@ -309,6 +309,11 @@ bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
         PresentMasks<Isa>(g, row, strip, present);
         place.present = present;
       }
+      if (place.whole) {
+        PrefetchBlock<Isa, true>(
+            job.out + place.offset + kBlockRows * place.stride, place.stride,
+            kLanes * kBytes);
+      }
       typename Isa::Decoded block;
       const DecodedKind kind = ReadBlock<Isa>(&tiles[k], &block);
       if (kind == DecodedKind::kDamaged ||

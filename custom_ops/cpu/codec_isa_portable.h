@@ -90,7 +90,10 @@ struct PortableIsa {
     for (; mask != 0; mask &= mask - 1) bytes[__builtin_ctz(mask)] = *in++;
   }
 
-  static void Prefetch(const uint8_t* p) { __builtin_prefetch(p); }
+  template <bool kWrite>
+  static void Prefetch(const uint8_t* p) {
+    __builtin_prefetch(p, kWrite ? 1 : 0);
+  }
 
   template <DType kType>
   static void LoadRow(const uint8_t* x, float* row) {
