@@ -42,7 +42,7 @@ _TINY = 1e-30
 def record_weight_gradient(
     control: BoundControl,
     dy: Tensor,
-    gradient: Tensor,
+    gradient: Callable[[], Tensor],
     channels: Tensor | int,
     layer_input: Tensor,
 ) -> Tensor:
@@ -51,7 +51,8 @@ def record_weight_gradient(
     Args:
         control: The control of the stored input.
         dy: Gradient of the loss with respect to the layer's output.
-        gradient: Gradient with respect to the layer's kernel.
+        gradient: Makes the gradient with respect to the layer's kernels;
+            called on collection steps only.
         channels: Output channels; for a transposed convolution times the
             product of its strides, because each kernel element then meets one
             output position in so many.
@@ -67,7 +68,7 @@ def record_weight_gradient(
                 [
                     _sum_of_squares(dy),
                     tf.cast(channels, tf.float32),
-                    _mean_abs(gradient),
+                    _mean_abs(gradient()),
                     _mean_square(layer_input),
                 ]
             )

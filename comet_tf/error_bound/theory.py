@@ -62,9 +62,9 @@ def sigma_from_momentum(
 
         sigma = gradient_error · mean |momentum|
 
-    COMET, section 4.2, with gradient_error = 0.01. The momentum must be in
-    the units of the gradient; see
-    `comet_tf.error_bound.gradient_scale.GradientScale`.
+    COMET, section 4.2, with gradient_error = 0.01. Its momentum is the running
+    sum of gradients that SGD keeps; `comet_tf.error_bound.gradient_scale` has
+    it of other optimizers.
 
     Args:
         mean_abs_momentum: Mean over the weight's elements.

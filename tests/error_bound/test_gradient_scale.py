@@ -44,15 +44,23 @@ def step(optimizer, times=1):
         lambda: keras.optimizers.Muon(exclude_layers=[".*"]),
     ],
 )
-def test_running_means_are_in_gradient_units_from_the_start(make, times):
+def test_running_means_become_the_sum_that_sgd_would_keep(make, times):
     optimizer = make()
     weight = step(optimizer, times)
-    scale = MEAN
+    # Lion's memory of 0.99 is longer.
+    momentum = 0.99 if isinstance(optimizer, keras.optimizers.Lion) else 0.9
+    scale = MEAN * sum(momentum**k for k in range(times))
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         scale /= loss_scale(optimizer)
     found = momentum_scale(optimizer, [weight])
     assert found.mean_abs == pytest.approx(scale, rel=1e-4)
-    assert found.gain == 1.0
+    assert found.gain == pytest.approx(10.0)
+
+
+def test_a_long_memory_is_summed_over_ten_steps():
+    optimizer = keras.optimizers.Lion(1e-4)
+    found = momentum_scale(optimizer, [step(optimizer, 30)])
+    assert found.mean_abs == pytest.approx(10 * MEAN, rel=1e-4)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
