@@ -2,6 +2,7 @@
 """`memory_report`: where a wrapped model's activation memory goes."""
 
 import dataclasses
+import re
 from typing import Any
 
 import keras
@@ -186,14 +187,11 @@ def memory_report(model: keras.Model) -> MemoryReport:
         )
     batch_size = _batch_size(trace)
     kept = graph_audit.kept_tensors(graph, trace.backward_start, batch_size)
-    paths = {
-        entry.wrapped.layer.name: entry.wrapped.path for entry in state.entries
-    }
 
     packed: dict[str, list[graph_audit.Kept]] = {}
     uncompressed, other = [], 0
     for tensor in kept:
-        layer = _layer_of(tensor.name, model, paths)
+        layer = _layer_of(tensor.name, trace.scopes, state.left_alone)
         if tensor.kind in ("mask", "positions"):
             packed.setdefault(layer, []).append(tensor)
         elif tensor.kind == "tensor":
@@ -245,19 +243,20 @@ def _batch_size(trace: saved_tensors.Trace) -> int:
     return 1
 
 
-def _layer_of(name: str, model: keras.Model, paths: dict[str, str]) -> str:
-    """The path of the layer in whose name scope an operation is."""
-    for part in reversed(name.split("/")[:-1]):
-        base = part
-        while base:
-            if base in paths:
-                return paths[base]
-            # Name scopes are made unique with a suffix.
-            head, _, tail = base.rpartition("_")
-            base = head if tail.isdigit() else ""
-        for layer in model._flatten_layers(include_self=False):
-            if layer.name == part:
-                return layer.name
+def _layer_of(
+    name: str, scopes: dict[str, str], left_alone: dict[str, str]
+) -> str:
+    """The path of the layer in whose name scope an operation is, or ''."""
+    parts = name.split("/")
+    for end in range(len(parts) - 1, 0, -1):
+        scope = "/".join(parts[:end])
+        if scope in scopes:
+            return scopes[scope]
+        # A scope that is entered again gets a number.
+        own = {parts[end - 1], re.sub(r"_\d+$", "", parts[end - 1])}
+        for path in left_alone:
+            if path.rsplit("/", 1)[-1] in own:
+                return path
     return ""
 
 
@@ -267,9 +266,8 @@ def _reason(
     tensor: graph_audit.Kept,
     model: keras.Model,
 ) -> str:
-    for path, reason in state.left_alone.items():
-        if layer and (path == layer or path.endswith(f"/{layer}")):
-            return f"layer {path!r}: {reason}"
+    if layer in state.left_alone:
+        return f"layer {layer!r}: {state.left_alone[layer]}"
     if layer:
         return f"layer {layer!r} reads it as it is in its backward pass"
     return f"an operation outside of the layers of {model.name!r}"

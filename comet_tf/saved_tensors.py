@@ -163,6 +163,8 @@ class Trace:
         default_factory=dict
     )
     uses: dict[Any, int] = dataclasses.field(default_factory=dict)
+    # Paths of the layers by the name scope of their operations.
+    scopes: dict[str, str] = dataclasses.field(default_factory=dict)
     # How many operations the graph had when its backward pass began.
     backward_start: int | None = None
 
@@ -183,10 +185,18 @@ def graph_trace(graph: tf.Graph) -> Trace:
     return trace
 
 
+def _graph_of(x: tf.Tensor) -> tf.Graph | None:
+    """The graph in which `x` is being used; `None` in eager mode."""
+    if tf.is_symbolic_tensor(x):
+        return x.graph
+    return tf.compat.v1.get_default_graph() if tf.inside_function() else None
+
+
 def lookup(x: tf.Tensor) -> SavedTensor | None:
     """Returns the handle under which `x` itself is saved, if it is."""
-    if tf.is_symbolic_tensor(x):
-        entry = graph_trace(x.graph).saved.get(id(x))
+    graph = _graph_of(x)
+    if graph is not None:
+        entry = graph_trace(graph).saved.get(id(x))
         return None if entry is None else entry[1]
     handle = _eager_saved.get(id(x))
     if handle is None or handle.source() is not x:  # type: ignore[attr-defined]
@@ -196,13 +206,24 @@ def lookup(x: tf.Tensor) -> SavedTensor | None:
 
 def remember(x: tf.Tensor, handle: SavedTensor) -> SavedTensor:
     """Makes `handle` the one under which `x` is saved, and returns it."""
-    if tf.is_symbolic_tensor(x):
+    graph = _graph_of(x)
+    if graph is not None:
         # The tensor is kept with its handle so that its id stays its own.
-        graph_trace(x.graph).saved[id(x)] = (x, handle)
+        graph_trace(graph).saved[id(x)] = (x, handle)
     else:
         handle.source = weakref.ref(x)  # type: ignore[attr-defined]
         _eager_saved[id(x)] = handle
     return handle
+
+
+def number_of_uses(x: tf.Tensor, what: Any) -> int:
+    """Counts how often `what` has been asked for in the graph of `x`."""
+    graph = _graph_of(x)
+    if graph is None:
+        return 1
+    uses = graph_trace(graph).uses
+    uses[what] = uses.get(what, 0) + 1
+    return uses[what]
 
 
 def worth_compressing(x: tf.Tensor, min_bytes: int) -> bool:

@@ -49,7 +49,9 @@ class Backward:
     observe: Callable[[Tensors, Tensors, Gradients], Tensors] | None = None
 
 
-def after(tensor: tf.Tensor, dependencies: Tensors) -> tf.Tensor:
+def after(
+    tensor: tf.Tensor, dependencies: Sequence[tf.Tensor | tf.Operation]
+) -> tf.Tensor:
     """Returns `tensor`, not before all of `dependencies` is there."""
     if not dependencies:
         return tensor
@@ -63,6 +65,7 @@ def with_gradient(
     parameters: Tensors,
     backward: Backward,
     stored: Tensors = (),
+    wait: bool = True,
 ) -> list[tf.Tensor]:
     """Runs a layer's own code and gives it a gradient from saved tensors.
 
@@ -79,16 +82,20 @@ def with_gradient(
         parameters: Tensors of the layer's trainable variables, read outside.
         backward: The gradients, from saved tensors.
         stored: Further tensors, besides the saved ones, that have to be made
-            from `inputs` before the forward pass moves on.
+            from `inputs` before the layer runs.
+        wait: Boolean. Whether the layer waits for what is stored (rule 3).
+            Without, the next layer that reads something derived from it does.
 
     Returns:
         List of what `forward` returned.
     """
     inputs, parameters = list(inputs), list(parameters)
 
+    inside: list[tf.Operation] = []
+
     def gradient(*dys: tf.Tensor) -> Gradients:
         input_gradients, parameter_gradients = _scheduled(
-            backward, dys, parameters
+            backward, [after(dy, inside) for dy in dys], parameters
         )
         return [*input_gradients, *parameter_gradients]
 
@@ -100,13 +107,47 @@ def with_gradient(
         *stored,
         *(tensor for saved in backward.saved for tensor in saved.stored),
     ]
+    arguments = [after(x, stored) for x in inputs] if wait else inputs
     outputs = [
         tf.identity(output) if any(output is x for x in inputs) else output
-        for output in forward([after(x, stored) for x in inputs])
+        for output in forward(arguments)
     ]
+    if not backward.linear:
+        # The plain model's gradient reads these, which keeps the optimiser
+        # from fusing them away; so must ours, by an edge that carries no data.
+        inside += _operations_between(arguments, outputs)
     graph_trace(outputs[0].graph).gradients[outputs[0].name] = gradient
     tf.__internal__.record_gradient(_GRADIENT, inputs + parameters, (), outputs)
     return outputs
+
+
+def _operations_between(inputs: Tensors, outputs: Tensors) -> list[Any]:
+    """Operations that lead from `inputs` to `outputs`, without either.
+
+    What is inside a custom gradient of TensorFlow's (an `IdentityN` ends it)
+    is left out: its gradient does not read that either.
+    """
+    ends = {tensor.op.name for tensor in (*inputs, *outputs)}
+    found: dict[str, Any] = {}
+    pending = [tensor.op for tensor in outputs]
+    leads: dict[str, bool] = {tensor.op.name: True for tensor in inputs}
+
+    def reaches(op: Any) -> bool:
+        if op.name not in leads:
+            leads[op.name] = False
+            leads[op.name] = any([reaches(t.op) for t in op.inputs])
+        return leads[op.name]
+
+    while pending:
+        last = pending.pop()
+        if last.type == "IdentityN":
+            continue
+        for tensor in last.inputs:
+            op = tensor.op
+            if op.name not in ends and op.name not in found and reaches(op):
+                found[op.name] = op
+                pending.append(op)
+    return list(found.values())
 
 
 def _scheduled(

@@ -11,12 +11,13 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from comet_tf import rules
+from comet_tf import rules, saved_tensors
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl, collection_flag
 from comet_tf.ops.library import library
@@ -53,10 +54,13 @@ class WrappedModel:
         """The graph in which the model was last traced for training."""
         return self._graph()
 
-    def note_trace(self) -> None:
-        """Remembers the graph that is being traced, but keeps it not alive."""
+    def note_trace(self, path: str) -> None:
+        """Remembers where in which graph a layer is being traced."""
         if tf.inside_function():
-            self._graph = weakref.ref(tf.compat.v1.get_default_graph())
+            graph = tf.compat.v1.get_default_graph()
+            scopes = saved_tensors.graph_trace(graph).scopes
+            scopes[tf.get_current_name_scope()] = path
+            self._graph = weakref.ref(graph)
 
 
 _wrapped_models: weakref.WeakKeyDictionary[keras.Model, WrappedModel] = (
@@ -293,7 +297,12 @@ def _wrap_layer(
     def make_control(
         name: str, kind: str, weights: Sequence[Any]
     ) -> BoundControl:
-        control = BoundControl(name, kind, weights, collect=flag)
+        # In a thread of its own, since layers are called while a function is
+        # traced, and a variable made then would belong to that function.
+        with futures.ThreadPoolExecutor(1) as elsewhere:
+            control = elsewhere.submit(
+                BoundControl, name, kind, weights, collect=flag
+            ).result()
         if config.mode == "relative":
             control.set_relative(config.error_bound)
         else:
@@ -319,7 +328,7 @@ def _training_call(
         leaves = keras.tree.flatten((args, kwargs))
         if any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
             return own_call(*args, **kwargs)
-        state.note_trace()
+        state.note_trace(wrapped.path)
         return rule.function(wrapped, rules.CallArguments(args, kwargs))
 
     return call

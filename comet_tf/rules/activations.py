@@ -6,7 +6,7 @@ Four kinds, by what their gradient reads:
 - a sign pattern (ReLU, leaky ReLU): exact, from the stream of whoever saves
   the output anyway, else one bit an element;
 - an interval (ReLU6): exact, one bit an element;
-- the output (sigmoid, tanh, softmax): compressed;
+- the output (sigmoid, tanh, elu, softmax): compressed;
 - the input (everything else): compressed; the output is then derived from it,
   so a next layer that needs the output stores nothing.
 """
@@ -39,7 +39,6 @@ _SIGN_SLOPES: dict[Any, float] = {
 _RELU6 = {_KERAS.relu6, tf.nn.relu6}
 _FROM_INPUT = {
     _KERAS.celu,
-    _KERAS.elu,
     _KERAS.gelu,
     _KERAS.hard_sigmoid,
     _KERAS.hard_silu,
@@ -48,7 +47,6 @@ _FROM_INPUT = {
     _KERAS.log_sigmoid,
     _KERAS.log_softmax,
     _KERAS.mish,
-    _KERAS.selu,
     _KERAS.silu,
     _KERAS.softplus,
     _KERAS.softsign,
@@ -59,9 +57,7 @@ _FROM_INPUT = {
     _KERAS.squareplus,
     _KERAS.tanh_shrink,
     _KERAS.threshold,
-    tf.nn.elu,
     tf.nn.gelu,
-    tf.nn.selu,
     tf.nn.silu,
     tf.nn.softplus,
     tf.nn.softsign,
@@ -76,6 +72,14 @@ def _tanh_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.TanhGrad(y=y, dy=dy)
 
 
+def _elu_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.EluGrad(gradients=dy, outputs=y)
+
+
+def _selu_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.SeluGrad(gradients=dy, outputs=y)
+
+
 def _softmax_gradient(y: tf.Tensor, dy: tf.Tensor, axis: int = -1) -> tf.Tensor:
     return (dy - tf.reduce_sum(dy * y, axis, keepdims=True)) * y
 
@@ -85,6 +89,10 @@ _FROM_OUTPUT: dict[Any, OutputGradient] = {
     tf.nn.sigmoid: _sigmoid_gradient,
     _KERAS.tanh: _tanh_gradient,
     tf.nn.tanh: _tanh_gradient,
+    _KERAS.elu: _elu_gradient,
+    tf.nn.elu: _elu_gradient,
+    _KERAS.selu: _selu_gradient,
+    tf.nn.selu: _selu_gradient,
     _KERAS.softmax: _softmax_gradient,
     tf.nn.softmax: _softmax_gradient,
     _KERAS.exponential: lambda y, dy: dy * y,
@@ -238,6 +246,7 @@ def _from_input(
         [x],
         [],
         scheduling.Backward([saved], gradients),
+        wait=False,  # Else TensorFlow would not fuse what it fuses in a swish.
     )
     saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
     return y
@@ -291,10 +300,12 @@ def leaky_relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     return _sign(call, arguments.tensors[0], slope)
 
 
-@rule(keras.layers.ELU, saves="input, compressed")
+@rule(keras.layers.ELU, saves="output or input, compressed")
 def elu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
-    """`ELU`."""
+    """`ELU`: from its output, unless `alpha` scales that."""
     call = _own_call(wrapped, arguments)
+    if wrapped.layer.alpha == 1:
+        return _from_output(wrapped, call, arguments.tensors[0], _elu_gradient)
     return _from_input(wrapped, call, arguments.tensors[0])
 
 

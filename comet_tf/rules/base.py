@@ -120,30 +120,47 @@ class WrappedLayer:
 
     def _unique(self, x: tf.Tensor, slot: str) -> str:
         """Numbers the slots of a layer that is called more than once."""
-        if not tf.is_symbolic_tensor(x):
-            return slot
-        uses = saved_tensors.graph_trace(x.graph).uses
-        use = uses[self.path, slot] = uses.get((self.path, slot), 0) + 1
+        use = saved_tensors.number_of_uses(x, (self.path, slot))
         return slot if use == 1 else f"{slot}_{use}"
 
-    @contextlib.contextmanager
-    def variables_as(
+    def call_with(
         self,
         variables: Sequence[keras.Variable],
         values: Sequence[tf.Tensor],
-    ) -> Iterator[keras.StatelessScope]:
-        """Lets the layer's own code read `values` for `variables`.
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        **overrides: Any,
+    ) -> tuple[Any, keras.StatelessScope]:
+        """Runs the layer's own code on `values` instead of its variables.
 
         Its code is then a function of tensors alone, which can be called
         again, on restored activations, in the backward pass.
+
+        Args:
+            variables: Variables of the layer.
+            values: Tensors to read in their place.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+            **overrides: Attributes of the layer to set meanwhile.
+
+        Returns:
+            Tuple of the layer's outputs and the scope, which knows the new
+            values of variables that the code assigned.
         """
         scope = keras.StatelessScope()
         for variable, value in zip(variables, values, strict=True):
             # Not through the constructor, which casts to the variable's type:
             # under mixed precision the values are already autocast.
             scope.add_update((variable, value))
-        with scope:
-            yield scope
+
+        def run() -> Any:
+            with scope, attributes(self.layer, **overrides):
+                return self.call(*args, **kwargs)
+
+        layer = self.layer
+        if layer.compute_dtype == layer.variable_dtype:
+            return run(), scope
+        return _Autocast(dtype=layer.dtype_policy)(run), scope
 
     def parameters(self) -> tuple[list[keras.Variable], list[tf.Tensor]]:
         """Returns the trainable variables and their values as tensors."""
@@ -152,20 +169,35 @@ class WrappedLayer:
         return variables, values
 
 
+class _Autocast(keras.layers.Layer):
+    """Runs a function under a mixed-precision policy.
+
+    The backward pass is outside of all layers, where Keras does not cast
+    variables to the compute type; a layer of the same policy makes it do so.
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__(dtype=dtype, autocast=True)
+        self._allow_non_tensor_positional_args = True
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
 @contextlib.contextmanager
 def attributes(layer: keras.layers.Layer, **values: Any) -> Iterator[None]:
     """Sets attributes of a layer while a part of its own code runs."""
     before = {name: vars(layer)[name] for name in values if name in vars(layer)}
     try:
-        for name, value in values.items():
-            setattr(layer, name, value)
+        # Past Keras' attribute tracking: nothing here becomes a sublayer.
+        vars(layer).update(values)
         yield
     finally:
         for name in values:
             if name in before:
-                setattr(layer, name, before[name])
+                vars(layer)[name] = before[name]
             else:  # It came from the class, and so it shall again.
-                delattr(layer, name)
+                del vars(layer)[name]
 
 
 RuleFunction = Callable[[WrappedLayer, CallArguments], Any]

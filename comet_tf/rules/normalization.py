@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from comet_tf import scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
-from comet_tf.rules.base import CallArguments, WrappedLayer, attributes
+from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
 
@@ -50,11 +50,9 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
         args, kwargs = arguments.replaced(tensors)
-        with (
-            wrapped.variables_as(variables, values) as scope,
-            attributes(layer, _moments=moments),
-        ):
-            y = wrapped.call(*args, **kwargs)
+        y, scope = wrapped.call_with(
+            variables, values, args, kwargs, _moments=moments
+        )
         for variable in moving:
             variable.assign(scope.get_current_value(variable))
         return [y]

@@ -43,11 +43,9 @@ def recompute(
         tensors: Sequence[tf.Tensor], parameters: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
         args, kwargs = arguments.replaced(tensors)
-        with (
-            wrapped.variables_as(variables, parameters),
-            attributes(wrapped.layer, **overrides),
-        ):
-            outputs = wrapped.call(*args, **kwargs)
+        outputs, _ = wrapped.call_with(
+            variables, parameters, args, kwargs, **overrides
+        )
         structure[:] = [outputs]
         return keras.tree.flatten(outputs)
 

@@ -36,8 +36,7 @@ def dropout(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
 
     def run(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         args, kwargs = arguments.replaced([tensor])
-        with wrapped.variables_as([state], [seed]) as scope:
-            output = wrapped.call(*args, **kwargs)
+        output, scope = wrapped.call_with([state], [seed], args, kwargs)
         return output, scope.get_current_value(state)
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
