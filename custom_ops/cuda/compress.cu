@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compression: range of the values, parameters, sizes of the tiles, their
-// offsets, and then the stream. Only the first, second and last read the tensor.
+// offsets, and then the stream. Only the first, second and last read the
+// tensor.
 
 #include <cuda_runtime.h>
 
@@ -61,8 +62,8 @@ struct Workspace {
       return part;
     };
     state = reinterpret_cast<CompressState*>(take(1, sizeof(CompressState)));
-    ranges = reinterpret_cast<FloatRange*>(
-        take(kRangeBlocks, sizeof(FloatRange)));
+    ranges =
+        reinterpret_cast<FloatRange*>(take(kRangeBlocks, sizeof(FloatRange)));
     offsets = reinterpret_cast<int64_t*>(
         take(OffsetCount(tiles_count), sizeof(int64_t)));
     tiles = reinterpret_cast<TileInfo*>(take(tiles_count, sizeof(TileInfo)));
@@ -123,7 +124,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) ranges[blockIdx.x] = range;
 }
 
-// ---- Parameters ---------------------------------------------------------------
+// ---- Parameters
+// ---------------------------------------------------------------
 
 __global__ void __launch_bounds__(kThreads)
     PrepareKernel(DType dtype, Rounding rounding, const float* error_bound,
@@ -155,7 +157,8 @@ __global__ void __launch_bounds__(kThreads)
   *state = s;
 }
 
-// ---- Sizes --------------------------------------------------------------------
+// ---- Sizes
+// --------------------------------------------------------------------
 
 template <DType kType, Rounding kRounding>
 __global__ void __launch_bounds__(kThreads)
@@ -200,7 +203,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Offsets ------------------------------------------------------------------
+// ---- Offsets
+// ------------------------------------------------------------------
 
 constexpr int kOffsetThreads = 1024;
 
@@ -214,8 +218,7 @@ __device__ inline Totals GroupTotals(const TileInfo* tiles, int64_t count,
   Totals sum = {0, 0};
   const int64_t first = group * kTilesPerOffset;
   const int64_t left = count - first;
-  const int64_t end =
-      first + (left < kTilesPerOffset ? left : kTilesPerOffset);
+  const int64_t end = first + (left < kTilesPerOffset ? left : kTilesPerOffset);
   for (int64_t t = first; t < end; ++t) {
     const TileInfo info = tiles[t];
     sum.bytes += info.bytes;
@@ -226,8 +229,8 @@ __device__ inline Totals GroupTotals(const TileInfo* tiles, int64_t count,
 
 // One block: a thread sums up a group of 64 tiles, then all scan.
 __global__ void __launch_bounds__(kOffsetThreads)
-    OffsetsKernel(const TileInfo* tiles, int64_t tile_count,
-                  int64_t* offsets, CompressState* state) {
+    OffsetsKernel(const TileInfo* tiles, int64_t tile_count, int64_t* offsets,
+                  CompressState* state) {
   struct Warps {
     int64_t bytes[kLanes];
     int64_t nonzeros[kLanes];
@@ -247,8 +250,7 @@ __global__ void __launch_bounds__(kOffsetThreads)
       const int64_t other = __shfl_up_sync(kAllLanes, sum, step);
       if (lane >= step) sum += other;
     }
-    const uint64_t warp_nonzeros =
-        WarpSum(static_cast<uint64_t>(own.nonzeros));
+    const uint64_t warp_nonzeros = WarpSum(static_cast<uint64_t>(own.nonzeros));
     if (lane == kLanes - 1) {
       warps.bytes[warp] = sum;
       warps.nonzeros[warp] = static_cast<int64_t>(warp_nonzeros);
@@ -271,7 +273,8 @@ __global__ void __launch_bounds__(kOffsetThreads)
   }
 }
 
-// ---- Stream -------------------------------------------------------------------
+// ---- Stream
+// -------------------------------------------------------------------
 
 // Where the tile begins in the stream.
 __device__ inline int64_t TileOffset(const TileInfo* tiles,
@@ -342,8 +345,7 @@ __global__ void __launch_bounds__(kThreads)
   const uint64_t checksum = stage.Finish(tile, lane);
   if (lane == 0) {
     atomicAdd(&state->checksum, static_cast<unsigned long long>(checksum));
-    const int64_t sizes_at =
-        kHeaderBytes + 8 * OffsetCount(geometry.tiles);
+    const int64_t sizes_at = kHeaderBytes + 8 * OffsetCount(geometry.tiles);
     reinterpret_cast<uint16_t*>(out + sizes_at)[tile] = tiles[tile].bytes;
     if (tile % kTilesPerOffset == 0) {
       reinterpret_cast<int64_t*>(out + kHeaderBytes)[tile / kTilesPerOffset] =
@@ -384,7 +386,8 @@ __global__ void __launch_bounds__(kPaddingBytes)
   info[3] = static_cast<double>(summary.error_bound);
 }
 
-// ---- Launches for each type ---------------------------------------------------
+// ---- Launches for each type
+// ---------------------------------------------------
 
 template <DType kType>
 int LaunchRange(void* stream, const CompressInput& input, int64_t blocks,
@@ -415,17 +418,16 @@ int LaunchPack(void* stream, const CompressInput& input,
 }
 
 // Calls function.operator()<kType, kRounding>(...).
-#define COMET_DISPATCH(function, dtype, rounding, ...)                      \
-  ((rounding) == Rounding::kDither                                          \
-       ? COMET_DISPATCH_TYPE(function, dtype, Rounding::kDither,            \
-                             __VA_ARGS__)                                   \
-       : COMET_DISPATCH_TYPE(function, dtype, Rounding::kNearest,           \
+#define COMET_DISPATCH(function, dtype, rounding, ...)                        \
+  ((rounding) == Rounding::kDither                                            \
+       ? COMET_DISPATCH_TYPE(function, dtype, Rounding::kDither, __VA_ARGS__) \
+       : COMET_DISPATCH_TYPE(function, dtype, Rounding::kNearest,             \
                              __VA_ARGS__))
-#define COMET_DISPATCH_TYPE(function, dtype, rounding, ...)                 \
-  ((dtype) == DType::kFloat32                                               \
-       ? function<DType::kFloat32, rounding>(__VA_ARGS__)                   \
-       : ((dtype) == DType::kFloat16                                        \
-              ? function<DType::kFloat16, rounding>(__VA_ARGS__)            \
+#define COMET_DISPATCH_TYPE(function, dtype, rounding, ...)      \
+  ((dtype) == DType::kFloat32                                    \
+       ? function<DType::kFloat32, rounding>(__VA_ARGS__)        \
+       : ((dtype) == DType::kFloat16                             \
+              ? function<DType::kFloat16, rounding>(__VA_ARGS__) \
               : function<DType::kBFloat16, rounding>(__VA_ARGS__)))
 
 int LaunchRangeOfType(void* stream, const CompressInput& input, int64_t blocks,

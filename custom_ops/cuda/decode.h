@@ -41,41 +41,38 @@ __device__ inline bool ReadPlanes(Window* window, int index, int lane,
     flags = window->Byte(flags_at + k / 2) >> (k % 2 * 4) & 15u;
   }
   const uint32_t mask_bytes = static_cast<uint32_t>(__popc(flags));
-  const uint32_t mask_bytes_before = ExclusiveSum(mask_bytes, lane, planes);
-  const int last_plane = planes == 0 ? 0 : planes - 1;
   const int bytes_at =
-      masks_at + static_cast<int>(__shfl_sync(
-                     kAllLanes, mask_bytes_before + mask_bytes, last_plane));
+      masks_at + static_cast<int>(__reduce_add_sync(kAllLanes, mask_bytes));
   if (!window->Has(bytes_at)) return false;
   uint32_t mask = 0;
-  int at = masks_at + static_cast<int>(mask_bytes_before);
+  int at = masks_at + static_cast<int>(ExclusiveSum(mask_bytes, lane, planes));
+#pragma unroll
   for (int k = 0; k < 4; ++k) {
     if ((flags >> k & 1u) != 0) mask |= window->Byte(at++) << (8 * k);
   }
-  const uint32_t bytes = static_cast<uint32_t>(__popc(mask));
-  const uint32_t bytes_before = ExclusiveSum(bytes, lane, planes);
   const int end =
-      bytes_at + static_cast<int>(__shfl_sync(
-                     kAllLanes, bytes_before + bytes, last_plane));
+      bytes_at + static_cast<int>(__reduce_add_sync(
+                     kAllLanes, static_cast<unsigned>(__popc(mask))));
   if (!window->Has(end)) return false;
 
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) values[r] = 0;
+  int next = bytes_at;  // where the next suppressed plane's bytes are
   for (int first = 0; first < planes; first += 8) {
     Bytes8 own = {0, 0};
-    const int last = planes < first + 8 ? planes : first + 8;
-    for (int p = first; p < last; ++p) {
-      const uint32_t lanes = __shfl_sync(kAllLanes, mask, p);
-      const int start =
-          bytes_at +
-          static_cast<int>(__shfl_sync(kAllLanes, bytes_before, p));
-      uint32_t byte = 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int p = first + k;
+      if (p >= planes) break;
       if (p < full) {
-        byte = window->Byte(kLanes * p + lane);
-      } else if ((lanes >> lane & 1u) != 0) {
-        byte = window->Byte(start + __popc(lanes & LanesBelow(lane)));
+        SetByte(&own, k, window->Byte(kLanes * p + lane));
+        continue;
       }
-      SetByte(&own, p - first, byte);
+      const uint32_t lanes = __shfl_sync(kAllLanes, mask, p);
+      if ((lanes >> lane & 1u) != 0) {
+        SetByte(&own, k, window->Byte(next + __popc(lanes & LanesBelow(lane))));
+      }
+      next += __popc(lanes);
     }
     AddPlanes(own, first / 8, values);
   }
@@ -149,11 +146,25 @@ __device__ inline bool ReadSparse(Window* window, uint8_t header, int lane,
   return true;
 }
 
-// Reads the payload of a block of any kind but ZERO and RAW. `above` is the code
-// of the row above.
+// What one lane has of a block that was read.
+struct LaneValues {
+  int32_t values[kBlockRows];
+  bool steps;  // the values are steps of elements that are all no zeros, else
+               // they are codes
+
+  __device__ int32_t Last() const {
+    const int32_t last = values[kBlockRows - 1];
+    return steps ? CodeFromStep(last) : last;
+  }
+};
+
+// Reads the payload of a block of any kind but ZERO and RAW. `above` is the
+// code of the row above.
 __device__ inline bool ReadCodes(Window* window, uint8_t header, int32_t above,
-                                 int lane, int32_t codes[kBlockRows]) {
+                                 int lane, LaneValues* block) {
   const uint8_t kind = header & kKindMask;
+  int32_t* codes = block->values;
+  block->steps = kind == kDeltaSteps;
   if (kind == kSparse) return ReadSparse(window, header, lane, codes);
   uint32_t values[kBlockRows];
   if (!ReadPlanes(window, header & ~kKindMask, lane, values)) return false;
@@ -162,12 +173,11 @@ __device__ inline bool ReadCodes(Window* window, uint8_t header, int32_t above,
     for (int r = 0; r < kBlockRows; ++r) codes[r] = UnZigZag(values[r]);
     return true;
   }
-  const bool steps = kind == kDeltaSteps;
-  int32_t previous = steps ? StepFromCode(above) : above;
+  int32_t previous = block->steps ? StepFromCode(above) : above;
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
     previous = WrapAdd(previous, UnZigZag(values[r]));
-    codes[r] = steps ? CodeFromStep(previous) : previous;
+    codes[r] = previous;
   }
   return true;
 }
@@ -185,10 +195,9 @@ __device__ inline bool ReadRaw(Window* window, uint32_t present, int lane,
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
     const bool here = (present >> r & 1u) != 0;
-    elements[r] =
-        here ? static_cast<Storage<kType>>(
-                   window->Bits(8 * (at + kBytes * lane)))
-             : Storage<kType>{0};
+    elements[r] = here ? static_cast<Storage<kType>>(
+                             window->Bits(8 * (at + kBytes * lane)))
+                       : Storage<kType>{0};
     at += kBytes * __popc(__ballot_sync(kAllLanes, here));
   }
   window->Skip(total);

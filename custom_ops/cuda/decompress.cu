@@ -69,7 +69,8 @@ __device__ inline StreamHeader ReadHeader(const uint8_t* data, int64_t bytes,
   return h;
 }
 
-// ---- Policies -----------------------------------------------------------------
+// ---- Policies
+// -----------------------------------------------------------------
 
 // Restores the values.
 template <DType kType>
@@ -83,22 +84,17 @@ class RestoreValues {
         out_(out) {}
 
   __device__ void Codes(const Column& column, int block,
-                        const int32_t codes[kBlockRows]) {
-    Storage<kType> values[kBlockRows];
+                        const LaneValues& lane) {
+    Storage<kType> elements[kBlockRows];
     if (dither_) {
       float offsets[kBlockRows];
       keys_.Offsets(block, offsets);
-#pragma unroll
-      for (int r = 0; r < kBlockRows; ++r) {
-        values[r] = Value(codes[r], offsets[r], Rounding::kDither);
-      }
+      Restore<Rounding::kDither>(lane, offsets, elements);
     } else {
-#pragma unroll
-      for (int r = 0; r < kBlockRows; ++r) {
-        values[r] = Value(codes[r], 0.0f, Rounding::kNearest);
-      }
+      constexpr float kNone[kBlockRows] = {};
+      Restore<Rounding::kNearest>(lane, kNone, elements);
     }
-    StoreBlock(out_, column, block, values);
+    StoreBlock(out_, column, block, elements);
   }
 
   __device__ void Raw(const Column& column, int block,
@@ -107,11 +103,27 @@ class RestoreValues {
   }
 
  private:
-  __device__ Storage<kType> Value(int32_t code, float offset,
-                                  Rounding rounding) const {
-    if (code == 0) return 0;
-    return FromFloat<kType>(
-        RestoreStep(StepFromCode(code), step_, offset, rounding), rounding);
+  template <Rounding kRounding>
+  __device__ void Restore(const LaneValues& lane,
+                          const float offsets[kBlockRows],
+                          Storage<kType> elements[kBlockRows]) const {
+    if (lane.steps) {
+#pragma unroll
+      for (int r = 0; r < kBlockRows; ++r) {
+        elements[r] = FromFloat<kType>(
+            RestoreStep(lane.values[r], step_, offsets[r], kRounding),
+            kRounding);
+      }
+      return;
+    }
+#pragma unroll
+    for (int r = 0; r < kBlockRows; ++r) {
+      const int32_t code = lane.values[r];
+      const Storage<kType> element = FromFloat<kType>(
+          RestoreStep(StepFromCode(code), step_, offsets[r], kRounding),
+          kRounding);
+      elements[r] = code == 0 ? Storage<kType>{0} : element;
+    }
   }
 
   float step_;
@@ -129,11 +141,14 @@ class GateGradient {
       : any_nonzero_(any_nonzero), slope_(slope), dy_(dy), dx_(dx) {}
 
   __device__ void Codes(const Column& column, int block,
-                        const int32_t codes[kBlockRows]) {
+                        const LaneValues& lane) {
     uint32_t positive = 0;
 #pragma unroll
     for (int r = 0; r < kBlockRows; ++r) {
-      const bool is = any_nonzero_ ? codes[r] != 0 : codes[r] > 0;
+      const int32_t value = lane.values[r];
+      // A step is positive from 0 on, and never that of a zero.
+      const bool is = any_nonzero_ ? lane.steps || value != 0
+                                   : value > (lane.steps ? -1 : 0);
       positive |= (is ? 1u : 0u) << r;
     }
     Gate(column, block, positive);
@@ -169,7 +184,8 @@ class GateGradient {
   Storage<kType>* dx_;
 };
 
-// ---- Tiles --------------------------------------------------------------------
+// ---- Tiles
+// --------------------------------------------------------------------
 
 struct TilePlace {
   int64_t offset;
@@ -182,10 +198,9 @@ __device__ inline TilePlace PlaceOf(const uint8_t* data, int64_t bytes,
                                     const StreamHeader& header, int64_t tile,
                                     int lane) {
   const int64_t tiles = header.geometry.tiles;
-  const auto* offsets =
-      reinterpret_cast<const int64_t*>(data + kHeaderBytes);
-  const auto* sizes = reinterpret_cast<const uint16_t*>(
-      data + kHeaderBytes + 8 * OffsetCount(tiles));
+  const auto* offsets = reinterpret_cast<const int64_t*>(data + kHeaderBytes);
+  const auto* sizes = reinterpret_cast<const uint16_t*>(data + kHeaderBytes +
+                                                        8 * OffsetCount(tiles));
   const int64_t group = tile / kTilesPerOffset;
   const int64_t first = group * kTilesPerOffset;
   unsigned before = 0;
@@ -202,8 +217,8 @@ __device__ inline TilePlace PlaceOf(const uint8_t* data, int64_t bytes,
   TilePlace place;
   place.offset = start + __reduce_add_sync(kAllLanes, before);
   place.size = sizes[tile];
-  const int64_t next = first + kTilesPerOffset < tiles ? offsets[group + 1]
-                                                       : end;
+  const int64_t next =
+      first + kTilesPerOffset < tiles ? offsets[group + 1] : end;
   // `start` may be anything: compare before adding.
   place.valid = start >= header.tiles_start && start <= end &&
                 (group > 0 || start == header.tiles_start) &&
@@ -217,8 +232,7 @@ template <DType kType, typename Policy>
 __device__ inline bool DecodeTile(Window* window, const Column& column,
                                   int lane, Policy policy) {
   if (!window->Has(column.blocks)) return false;
-  const uint32_t own_header =
-      lane < column.blocks ? window->Byte(lane) : 0;
+  const uint32_t own_header = lane < column.blocks ? window->Byte(lane) : 0;
   window->Skip(column.blocks);
   int32_t above = 0;
   for (int block = 0; block < column.blocks; ++block) {
@@ -234,13 +248,13 @@ __device__ inline bool DecodeTile(Window* window, const Column& column,
       above = 0;
       continue;
     }
-    int32_t codes[kBlockRows] = {};
+    LaneValues values = {};
     if (header != kZeroHeader &&
-        !ReadCodes(window, header, above, lane, codes)) {
+        !ReadCodes(window, header, above, lane, &values)) {
       return false;
     }
-    policy.Codes(column, block, codes);
-    above = codes[kBlockRows - 1];
+    policy.Codes(column, block, values);
+    above = values.Last();
   }
   return window->AtEnd();
 }
@@ -268,8 +282,7 @@ __device__ inline void DecodeTiles(const uint8_t* data, int64_t bytes,
       continue;
     }
     const Column column = ColumnOf(header.geometry, tile, lane);
-    Window window(&memory->windows[warp], data, place.offset, place.size,
-                  lane);
+    Window window(&memory->windows[warp], data, place.offset, place.size, lane);
     if (!DecodeTile<kType>(&window, column, lane,
                            make_policy(header, tile, lane))) {
       error |= kBadTile;
@@ -361,7 +374,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Launches for each type ---------------------------------------------------
+// ---- Launches for each type
+// ---------------------------------------------------
 
 struct DecodeWorkspace {
   DecodeState state;
@@ -384,8 +398,8 @@ int RunDecode(const DecodeCall& call, Storage<kType>* out, Decode decode) {
     return cudaErrorMisalignedAddress;
   }
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  int error = cudaMemsetAsync(call.workspace, 0, sizeof(*call.workspace),
-                              stream);
+  int error =
+      cudaMemsetAsync(call.workspace, 0, sizeof(*call.workspace), stream);
   if (error != 0) return error;
   const int64_t tiles = CeilDivide(call.n, kTileRows * kLanes);
   error = decode(LoopBlocks(tiles, kWarpsPerBlock));
@@ -414,8 +428,7 @@ int SignGradient(const DecodeCall& call, float slope, const void* dy,
   auto* elements = static_cast<Storage<kType>*>(dx);
   return RunDecode<kType>(call, elements, [&](int64_t blocks) {
     return Launch(call.stream, blocks, kThreads, &SignGradientKernel<kType>,
-                  call.data, call.bytes, call.n, slope,
-                  &call.workspace->state,
+                  call.data, call.bytes, call.n, slope, &call.workspace->state,
                   static_cast<const Storage<kType>*>(dy), elements);
   });
 }

@@ -45,9 +45,9 @@ struct LaneCodes {
 // As the format defines it. An absent element was read as zero, which is code 0
 // and accepted.
 template <DType kType, Rounding kRounding>
-__device__ __noinline__ LaneCodes QuantiseExactly(
-    const Storage<kType> elements[kBlockRows], uint32_t present,
-    const float offsets[kBlockRows], const Quantiser& quantiser) {
+__device__ __noinline__ LaneCodes
+QuantiseExactly(const Storage<kType> elements[kBlockRows], uint32_t present,
+                const float offsets[kBlockRows], const Quantiser& quantiser) {
   LaneCodes lane(present);
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
@@ -83,8 +83,8 @@ __device__ inline LaneCodes QuantiseBlock(
                                            quantiser);
 }
 
-// The residuals of DELTA_C, or of DELTA_S if `steps`; `above` is the code of the
-// row above the block. `whole`: nothing of the block is absent in any lane.
+// The residuals of DELTA_C, or of DELTA_S if `steps`; `above` is the code of
+// the row above the block. `whole`: nothing of the block is absent in any lane.
 __device__ inline void DeltaResiduals(const LaneCodes& lane, int32_t above,
                                       bool steps, bool whole,
                                       uint32_t residuals[kBlockRows]) {
@@ -99,8 +99,8 @@ __device__ inline void DeltaResiduals(const LaneCodes& lane, int32_t above,
   } else {
 #pragma unroll
     for (int r = 0; r < kBlockRows; ++r) {
-      residuals[r] = ZigZag(
-          WrapSub(lane.codes[r], r == 0 ? above : lane.codes[r - 1]));
+      residuals[r] =
+          ZigZag(WrapSub(lane.codes[r], r == 0 ? above : lane.codes[r - 1]));
     }
   }
   if (whole) return;
@@ -125,19 +125,19 @@ __device__ inline int PlaneCount(const uint32_t values[kBlockRows]) {
   return BitLengthOf(__reduce_or_sync(kAllLanes, all));
 }
 
-// In lane p the mask of plane p: which lanes' bytes of it are not zero. `lowest`
-// are planes 0..7, made once for all who need them.
+// In lane p the mask of plane p: which lanes' bytes of it are not zero.
+// `lowest` are planes 0..7, made once for all who need them.
 __device__ inline uint32_t PlaneMasks(const uint32_t values[kBlockRows],
                                       const Bytes8& lowest, int planes,
                                       int lane) {
   uint32_t mine = 0;
   for (int first = 0; first < planes; first += 8) {
     const Bytes8 bytes = first == 0 ? lowest : PlanesOf(values, first / 8);
-    const int end = planes < first + 8 ? planes : first + 8;
-    for (int p = first; p < end; ++p) {
-      const uint32_t mask =
-          __ballot_sync(kAllLanes, ByteOf(bytes, p - first) != 0);
-      if (lane == p) mine = mask;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (first + k >= planes) break;
+      const uint32_t mask = __ballot_sync(kAllLanes, ByteOf(bytes, k) != 0);
+      if (lane == first + k) mine = mask;
     }
   }
   return mine;
@@ -149,12 +149,10 @@ struct PlanesCost {
 };
 
 // The cheapest number of full planes; `mask` as PlaneMasks() gives it.
-__device__ inline PlanesCost CostOfPlanes(uint32_t mask, int planes,
-                                          int lane) {
+__device__ inline PlanesCost CostOfPlanes(uint32_t mask, int planes, int lane) {
   const uint32_t own =
       static_cast<uint32_t>(__popc(NonzeroBytes(mask)) + __popc(mask));
-  const uint32_t suppressed =
-      SuffixSum(lane < planes ? own : 0, lane, planes);
+  const uint32_t suppressed = SuffixSum(lane < planes ? own : 0, lane, planes);
   // Lane f weighs storing f planes in full. The number of planes is under 32.
   const uint32_t flags = static_cast<uint32_t>(planes - lane + 1) / 2;
   const uint32_t bytes = 32u * static_cast<uint32_t>(lane) + flags + suppressed;
@@ -225,9 +223,8 @@ __device__ inline BlockChoice ChooseKind(const LaneCodes& lane, int32_t above,
   DeltaResiduals(lane, above, !has_zeros, whole, residuals);
   const int planes = PlaneCount(residuals);
   const PlanesCost delta = BestCost(residuals, planes, lane_index);
-  best.header = static_cast<uint8_t>(
-      (has_zeros ? kDeltaCodes : kDeltaSteps) |
-      PlanesIndex(planes, delta.full));
+  best.header = static_cast<uint8_t>((has_zeros ? kDeltaCodes : kDeltaSteps) |
+                                     PlanesIndex(planes, delta.full));
   best.bytes = delta.bytes;
 
   if (has_zeros && shape.magnitude_planes <= kMaxSparsePlanes) {
@@ -235,9 +232,9 @@ __device__ inline BlockChoice ChooseKind(const LaneCodes& lane, int32_t above,
     const bool full = kLanes <= suppressed;
     const int bytes = shape.bytes() + (full ? kLanes : suppressed);
     if (bytes < best.bytes) {
-      best.header = static_cast<uint8_t>(
-          kSparse | shape.magnitude_planes << 2 |
-          (shape.signs ? kSparseSigns : 0) | (full ? kSparseFullBitmap : 0));
+      best.header = static_cast<uint8_t>(kSparse | shape.magnitude_planes << 2 |
+                                         (shape.signs ? kSparseSigns : 0) |
+                                         (full ? kSparseFullBitmap : 0));
       best.bytes = bytes;
     }
   }
@@ -274,44 +271,45 @@ __device__ inline void WritePlanes(const uint32_t values[kBlockRows],
   }
   const uint32_t mask = lane >= full && lane < planes ? all_masks : 0;
   const uint32_t flags = NonzeroBytes(mask);
-  // Both counts in one scan: mask bytes in the upper half, plane bytes below.
-  const uint32_t counts = static_cast<uint32_t>(__popc(flags)) << 16 |
-                          static_cast<uint32_t>(__popc(mask));
-  const uint32_t before = ExclusiveSum(counts, lane, planes);
-  const uint32_t total =
-      planes == 0 ? 0 : __shfl_sync(kAllLanes, before + counts, planes - 1);
+  const uint32_t mask_bytes = static_cast<uint32_t>(__popc(flags));
 
   const int flags_at = kLanes * full;
   const int masks_at = flags_at + (planes - full + 1) / 2;
-  const int bytes_at = masks_at + static_cast<int>(total >> 16);
+  const int bytes_at =
+      masks_at + static_cast<int>(__reduce_add_sync(kAllLanes, mask_bytes));
+  // The lane above the last plane has no flags.
   const uint32_t flags_above = __shfl_down_sync(kAllLanes, flags, 1);
   if (lane >= full && lane < planes && (lane - full) % 2 == 0) {
-    // The lane above the last plane has no flags.
     stage->SetByte(flags_at + (lane - full) / 2,
                    static_cast<uint8_t>(flags | flags_above << 4));
   }
-  int at = masks_at + static_cast<int>(before >> 16);
+  int at = masks_at + static_cast<int>(ExclusiveSum(mask_bytes, lane, planes));
+#pragma unroll
   for (int k = 0; k < 4; ++k) {
     if ((flags >> k & 1u) == 0) continue;
     stage->SetByte(at++, static_cast<uint8_t>(mask >> (8 * k)));
   }
+  int next = bytes_at;  // where the next suppressed plane's bytes go
   for (int first = 0; first < planes; first += 8) {
     const Bytes8 bytes = first == 0 ? lowest : PlanesOf(values, first / 8);
-    const int end = planes < first + 8 ? planes : first + 8;
-    for (int p = first; p < end; ++p) {
-      const uint32_t byte = ByteOf(bytes, p - first);
-      const uint32_t others = __shfl_sync(kAllLanes, mask, p);
-      const uint32_t start = __shfl_sync(kAllLanes, before, p) & 0xFFFFu;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int p = first + k;
+      if (p >= planes) break;
+      const uint32_t byte = ByteOf(bytes, k);
       if (p < full) {
         stage->SetByte(kLanes * p + lane, static_cast<uint8_t>(byte));
-      } else if (byte != 0) {
-        stage->SetByte(bytes_at + static_cast<int>(start) +
-                           __popc(others & LanesBelow(lane)),
+        continue;
+      }
+      const uint32_t lanes = __ballot_sync(kAllLanes, byte != 0);
+      if (byte != 0) {
+        stage->SetByte(next + __popc(lanes & LanesBelow(lane)),
                        static_cast<uint8_t>(byte));
       }
+      next += __popc(lanes);
     }
   }
-  stage->Advance(bytes_at + static_cast<int>(total & 0xFFFFu));
+  stage->Advance(next);
 }
 
 __device__ inline void WriteSparse(const LaneCodes& codes, uint8_t header,

@@ -10,9 +10,9 @@
 
 // Declares a variable that the threads of a block share.
 #if defined(COMET_CUDA_EMULATOR)
-#define COMET_SHARED(type, name)                               \
-  static const char name##_key = 0;                            \
-  type& name = *static_cast<type*>(                            \
+#define COMET_SHARED(type, name)    \
+  static const char name##_key = 0; \
+  type& name = *static_cast<type*>( \
       cuda_emulator::Shared(&name##_key, sizeof(type), alignof(type)))
 #else
 #define COMET_SHARED(type, name) __shared__ type name

@@ -2,10 +2,10 @@
 // What the GPU does for the ops: plain C++, no CUDA and no framework header.
 //
 // `stream` is a cudaStream_t. Every call only enqueues work on it; it never
-// waits and never allocates. Pointers are to device memory unless a comment says
-// otherwise, and a workspace belongs to the call until the stream has passed it.
-// Streams and workspaces must lie at a multiple of 16 bytes; tensors need only
-// the alignment of their elements. All calls return 0 or a code for
+// waits and never allocates. Pointers are to device memory unless a comment
+// says otherwise, and a workspace belongs to the call until the stream has
+// passed it. Streams and workspaces must lie at a multiple of 16 bytes; tensors
+// need only the alignment of their elements. All calls return 0 or a code for
 // ErrorText().
 #ifndef COMET_CUDA_LAUNCHERS_H_
 #define COMET_CUDA_LAUNCHERS_H_
@@ -28,7 +28,8 @@ int SetDevice(int device);
 // come here. `function` must not call CUDA.
 int EnqueueHostFunction(void* stream, void (*function)(void*), void* argument);
 
-// ---- Compress -----------------------------------------------------------------
+// ---- Compress
+// -----------------------------------------------------------------
 
 struct CompressInput {
   DType dtype;
@@ -62,22 +63,23 @@ int LaunchCompressSize(void* stream, const CompressInput& input,
 int LaunchCompressPack(void* stream, const CompressInput& input,
                        void* workspace, uint8_t* out, double* info);
 
-// ---- Decompress ---------------------------------------------------------------
+// ---- Decompress
+// ---------------------------------------------------------------
 
 // Why a stream was refused; bits.
 enum DecodeError : int32_t {
-  kBadHeader = 1,    // not a stream of this type and size
-  kBadTables = 2,    // the tile sizes do not add up
-  kBadTile = 4,      // a tile's bytes mean nothing
+  kBadHeader = 1,  // not a stream of this type and size
+  kBadTables = 2,  // the tile sizes do not add up
+  kBadTile = 4,    // a tile's bytes mean nothing
   kBadChecksum = 8,
   kSignsUnknown = 16,  // a slope needs signs, which a dithered stream lacks
 };
 
 size_t DecodeWorkspaceBytes();
 
-// Restores the `n` elements of a stream of `bytes` bytes. A damaged stream makes
-// every element NaN; the bits of DecodeError, 0 if there was none, are copied to
-// `error`, which is page-locked host memory.
+// Restores the `n` elements of a stream of `bytes` bytes. A damaged stream
+// makes every element NaN; the bits of DecodeError, 0 if there was none, are
+// copied to `error`, which is page-locked host memory.
 int LaunchDecompress(void* stream, DType dtype, const uint8_t* data,
                      int64_t bytes, int64_t n, void* workspace, void* out,
                      int32_t* error);
@@ -87,7 +89,8 @@ int LaunchSignGradient(void* stream, DType dtype, const uint8_t* data,
                        int64_t bytes, int64_t n, float slope, void* workspace,
                        const void* dy, void* dx, int32_t* error);
 
-// ---- Masks --------------------------------------------------------------------
+// ---- Masks
+// --------------------------------------------------------------------
 
 // Bit i of `mask` says whether lower < x[i] < upper; an infinite `upper` is no
 // limit. Writes ceil(n / 8) bytes.
@@ -98,7 +101,8 @@ int LaunchPackMask(void* stream, DType dtype, const void* x, int64_t n,
 int LaunchMaskGradient(void* stream, DType dtype, const uint8_t* mask,
                        const void* dy, int64_t n, float slope, void* dx);
 
-// ---- Pooling ------------------------------------------------------------------
+// ---- Pooling
+// ------------------------------------------------------------------
 
 // Channels-last, always three spatial dimensions; those that are missing come
 // first, with size 1. As PoolGeometry of custom_ops/cpu/pooling.h, which also
@@ -119,7 +123,8 @@ int LaunchPackPoolPositions(void* stream, DType dtype, const PoolShape& shape,
 int LaunchPoolGradient(void* stream, DType dtype, const PoolShape& shape,
                        const uint8_t* positions, const void* dy, void* dx);
 
-// ---- Sum of squares -----------------------------------------------------------
+// ---- Sum of squares
+// -----------------------------------------------------------
 
 size_t SumOfSquaresWorkspaceBytes();
 

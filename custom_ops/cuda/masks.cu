@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kThreads)
                    bool limited, uint8_t* mask) {
   const int lane = LaneIndex();
   const int64_t warps = int64_t{gridDim.x} * kWarpsPerBlock;
-  for (int64_t first = (int64_t{blockIdx.x} * kWarpsPerBlock +
-                        threadIdx.x / kLanes) * kTurn;
+  for (int64_t first =
+           (int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kLanes) *
+           kTurn;
        first < n; first += warps * kTurn) {
     uint32_t own = 0;
 #pragma unroll 8

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Max-pooling's backward pass from the packed positions of the maxima. The
-// layout is that of custom_ops/cpu/pooling.h: for each output pixel and group of
-// 8 channels one byte a position bit, low bit first.
+// layout is that of custom_ops/cpu/pooling.h: for each output pixel and group
+// of 8 channels one byte a position bit, low bit first.
 
 #include <cuda_runtime.h>
 
@@ -27,8 +27,7 @@ constexpr int64_t kSmallIndices = 1 << 30;
 // are slow.
 template <typename Index>
 struct Shape {
-  Index batch, channels, input[3], output[3], window[3], strides[3],
-      padding[3];
+  Index batch, channels, input[3], output[3], window[3], strides[3], padding[3];
 
   explicit Shape(const PoolShape& s)
       : batch(static_cast<Index>(s.batch)),
@@ -90,13 +89,14 @@ __device__ inline uint32_t FindMaximum(const Shape<Index>& s,
       for (Index k = begin[2]; k < end[2]; ++k) {
         const Index pixel =
             ((out.batch * s.input[0] + start[0] + i) * s.input[1] + start[1] +
-             j) * s.input[2] + start[2] + k;
-        const float value =
-            ToFloat<kType>(x[pixel * s.channels + channel]);
+             j) *
+                s.input[2] +
+            start[2] + k;
+        const float value = ToFloat<kType>(x[pixel * s.channels + channel]);
         if (!started || best < value) {
           best = value;
-          best_position = static_cast<uint32_t>(
-              (i * s.window[1] + j) * s.window[2] + k);
+          best_position =
+              static_cast<uint32_t>((i * s.window[1] + j) * s.window[2] + k);
           started = true;
         }
       }
@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kThreads)
   const Index groups = (s.channels + kGroup - 1) / kGroup;
   const Index group = static_cast<Index>(unit / kGroup);
   const Index pixel = group / groups;
-  const Index channel = (group - pixel * groups) * kGroup +
-                        static_cast<Index>(unit % kGroup);
+  const Index channel =
+      (group - pixel * groups) * kGroup + static_cast<Index>(unit % kGroup);
   uint32_t position = 0;
   if (unit < units && channel < s.channels) {
     position = FindMaximum<kType>(s, x, Locate(pixel, s.output), channel);
@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kThreads)
           stored |= (group[b] >> (channel % kGroup) & 1u) << b;
         }
         if (stored == static_cast<uint32_t>(position)) {
-          sum = RoundElement<kType>(ToFloat<kType>(sum) +
-                                    ToFloat<kType>(
-                                        dy[out * s.channels + channel]));
+          sum = RoundElement<kType>(
+              ToFloat<kType>(sum) +
+              ToFloat<kType>(dy[out * s.channels + channel]));
         }
       }
     }
@@ -202,8 +202,8 @@ bool IndicesAreSmall(const PoolShape& s) {
 template <DType kType, typename Index>
 int Positions(void* stream, const PoolShape& s, const void* x,
               uint8_t* positions) {
-  const int64_t units = Pixels(s, s.output) *
-                        ((s.channels + kGroup - 1) / kGroup) * kGroup;
+  const int64_t units =
+      Pixels(s, s.output) * ((s.channels + kGroup - 1) / kGroup) * kGroup;
   return Launch(stream, CeilDivide(units, kThreads), kThreads,
                 &PositionsKernel<kType, Index>, Shape<Index>(s),
                 static_cast<const Storage<kType>*>(x), PositionBits(s), units,
@@ -262,8 +262,7 @@ int LaunchPoolGradient(void* stream, DType dtype, const PoolShape& shape,
     case DType::kFloat16:
       return GradientOfType<DType::kFloat16>(stream, shape, positions, dy, dx);
     default:
-      return GradientOfType<DType::kBFloat16>(stream, shape, positions, dy,
-                                              dx);
+      return GradientOfType<DType::kBFloat16>(stream, shape, positions, dy, dx);
   }
 }
 

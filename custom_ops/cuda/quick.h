@@ -3,9 +3,9 @@
 // and most of them on the floating-point pipes. What this accepts, that accepts
 // too, with the same code; what this refuses, that has to decide.
 //
-// The conversion to an integer adds a large number of which the sum's last bit is
-// 1, so that the rounding mode of the addition is that of the conversion and the
-// integer can be read off the sum's bits.
+// The conversion to an integer adds a large number of which the sum's last bit
+// is 1, so that the rounding mode of the addition is that of the conversion and
+// the integer can be read off the sum's bits.
 #ifndef COMET_CUDA_QUICK_H_
 #define COMET_CUDA_QUICK_H_
 
@@ -74,8 +74,7 @@ struct QuickQuantiser<kType, Rounding::kNearest> {
     QuickCode result;
     result.magnitude = FloatBits(sum) - FloatBits(kUnit);
     // Also refuses NaN and infinity, whose bits are large.
-    result.accepted =
-        result.magnitude < static_cast<uint32_t>(kMagnitudeLimit);
+    result.accepted = result.magnitude < static_cast<uint32_t>(kMagnitudeLimit);
     if (kVerify) {
       // q + 1/2, exactly.
       const float y = TruncateToType<kType>((sum - (kUnit - 0.5f)) * q.step);

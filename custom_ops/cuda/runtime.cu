@@ -16,8 +16,7 @@ int GetDevice(int* device) { return cudaGetDevice(device); }
 
 int SetDevice(int device) { return cudaSetDevice(device); }
 
-int EnqueueHostFunction(void* stream, void (*function)(void*),
-                        void* argument) {
+int EnqueueHostFunction(void* stream, void (*function)(void*), void* argument) {
   return cudaLaunchHostFunc(static_cast<cudaStream_t>(stream), function,
                             argument);
 }

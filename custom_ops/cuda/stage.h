@@ -90,8 +90,8 @@ class Stage {
       sum_ += ChecksumTerm(first_word + static_cast<uint32_t>(i), words_[i]);
     }
     uint8_t* to = out_ + copied_;
-    const int misaligned = static_cast<int>(
-        (4 - (reinterpret_cast<uintptr_t>(to) & 3)) & 3);
+    const int misaligned =
+        static_cast<int>((4 - (reinterpret_cast<uintptr_t>(to) & 3)) & 3);
     const int head = misaligned < count ? misaligned : count;
     if (lane < head) to[lane] = bytes_[lane];
     const int words = (count - head) / 4;
@@ -105,9 +105,9 @@ class Stage {
 
   uint32_t* words_;
   uint8_t* bytes_;
-  uint8_t* out_;     // where the tile begins in the stream
-  int fill_ = 0;     // bytes in the stage
-  int copied_ = 0;   // bytes that have left it
+  uint8_t* out_;      // where the tile begins in the stream
+  int fill_ = 0;      // bytes in the stage
+  int copied_ = 0;    // bytes that have left it
   uint64_t sum_ = 0;  // of this lane's words
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of squares of a tensor, in double precision. A fixed number of partial
-// sums, so that one device gives one result.
+// The sum of squares of a tensor, in double precision. A fixed number of
+// partial sums, so that one device gives one result.
 
 #include <cuda_runtime.h>
 

@@ -72,12 +72,11 @@ __device__ inline Column ColumnOf(const Geometry& g, int64_t tile, int lane) {
   c.blocks = BandBlocks(g, band);
   const int64_t whole_rows = g.n / g.row_length;
   const int64_t rest = g.n - whole_rows * g.row_length;
-  const int64_t rows =
-      column < g.row_length
-          ? whole_rows + (column < rest ? 1 : 0) - first_row
-          : 0;
-  c.rows = rows < 0 ? 0
-                    : (rows < kTileRows ? static_cast<int>(rows) : kTileRows);
+  const int64_t rows = column < g.row_length
+                           ? whole_rows + (column < rest ? 1 : 0) - first_row
+                           : 0;
+  c.rows =
+      rows < 0 ? 0 : (rows < kTileRows ? static_cast<int>(rows) : kTileRows);
   c.whole = __all_sync(kAllLanes, c.rows == kBlockRows * c.blocks) != 0;
   return c;
 }
@@ -128,8 +127,8 @@ class DitherKeys {
 #pragma unroll
     for (int half = 0; half < kBlockRows / 2; ++half) {
       const int pair = block * (kBlockRows / 2) + half;
-      const uint32_t key = __shfl_sync(
-          kAllLanes, pair < kLanes ? low_ : high_, pair % kLanes);
+      const uint32_t key =
+          __shfl_sync(kAllLanes, pair < kLanes ? low_ : high_, pair % kLanes);
       const uint32_t hash = DitherHash(key, static_cast<uint32_t>(lane_));
       offsets[2 * half] = DitherOffset(hash, false);
       offsets[2 * half + 1] = DitherOffset(hash, true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a warp does with a block of 8 rows by 32 lanes: scans over the lanes, and
-// bit planes of the 8 values that each lane holds.
+// What a warp does with a block of 8 rows by 32 lanes: scans over the lanes,
+// and bit planes of the 8 values that each lane holds.
 #ifndef COMET_CUDA_WARP_H_
 #define COMET_CUDA_WARP_H_
 
@@ -108,8 +108,8 @@ __device__ inline Bytes8 PlanesOf(const uint32_t values[kBlockRows],
   const uint32_t v23 = __byte_perm(values[2], values[3], pick);
   const uint32_t v45 = __byte_perm(values[4], values[5], pick);
   const uint32_t v67 = __byte_perm(values[6], values[7], pick);
-  return Transpose({__byte_perm(v01, v23, 0x5410),
-                    __byte_perm(v45, v67, 0x5410)});
+  return Transpose(
+      {__byte_perm(v01, v23, 0x5410), __byte_perm(v45, v67, 0x5410)});
 }
 
 // Adds planes 8 * group and up to the lane's 8 values.
@@ -121,8 +121,8 @@ __device__ inline void AddPlanes(Bytes8 planes, int group,
   }
 }
 
-// Moves the bits that `mask` selects to the bottom of a byte, or back; all bytes
-// of a word at once (Hacker's Delight, section 7-4, for 8 bits).
+// Moves the bits that `mask` selects to the bottom of a byte, or back; all
+// bytes of a word at once (Hacker's Delight, section 7-4, for 8 bits).
 class ByteCompressor {
  public:
   __device__ explicit ByteCompressor(uint32_t mask) : mask_(Spread(mask)) {

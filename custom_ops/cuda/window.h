@@ -23,12 +23,12 @@ struct WindowMemory {
   uint4 chunks[kWindowBytes / 16 + 1];
 };
 
-// Positions are bytes from the 16-byte boundary at or before the tile. All lanes
-// of a warp call every function together, but for Byte() and Bits().
+// Positions are bytes from the 16-byte boundary at or before the tile. All
+// lanes of a warp call every function together, but for Byte() and Bits().
 class Window {
  public:
-  // The tile is data[offset, offset + size); `data` lies at a multiple of 16 and
-  // has at least 16 bytes after the tile.
+  // The tile is data[offset, offset + size); `data` lies at a multiple of 16
+  // and has at least 16 bytes after the tile.
   __device__ Window(WindowMemory* memory, const uint8_t* data, int64_t offset,
                     int size, int lane)
       : chunks_(memory->chunks),

@@ -105,8 +105,8 @@ std::string Name(const Thread& thread) {
   std::abort();  // a finished fibre is never resumed
 }
 
-// Callers leave the fibre for good with ToMain() in a statement of its own, when
-// the strings that made the message are gone.
+// Callers leave the fibre for good with ToMain() in a statement of its own,
+// when the strings that made the message are gone.
 void SetError(const std::string& what) { last_error = what; }
 
 // Threads just released run before the others. So the orders differ as much as
@@ -153,9 +153,9 @@ std::string Deadlock() {
   if (collective != nullptr) {
     if (barrier != nullptr) out << "; ";
     for (const Gathering& g : WarpOf(*collective).gatherings) {
-      out << "missing lanes: mask 0x" << std::hex << g.mask
-          << ", arrived 0x" << g.arrived << std::dec << Where(g.site) << ", "
-          << Name(*collective) << " waits";
+      out << "missing lanes: mask 0x" << std::hex << g.mask << ", arrived 0x"
+          << g.arrived << std::dec << Where(g.site) << ", " << Name(*collective)
+          << " waits";
     }
   }
   return out.str();
@@ -285,10 +285,8 @@ bool RunBlock(Dim3 index, Dim3 grid, Dim3 dim, size_t dynamic_bytes) {
     Thread& thread = *block.threads[static_cast<size_t>(i)];
     const unsigned u = static_cast<unsigned>(i);
     thread.id = i;
-    thread.position = {{u % dim.x, u / dim.x % dim.y, u / (dim.x * dim.y)},
-                      index,
-                      dim,
-                      grid};
+    thread.position = {
+        {u % dim.x, u / dim.x % dim.y, u / (dim.x * dim.y)}, index, dim, grid};
     thread.fiber.Reset(&ThreadMain);
     ids.push_back(i);
   }
@@ -309,8 +307,8 @@ std::vector<uint64_t> BlockOrder(uint64_t count) {
     order[i] = schedule.order == Order::kReverse ? count - 1 - i : i;
   }
   if (schedule.order == Order::kRandom) {
-    for (uint64_t i = count; i > 1; --i) std::swap(order[i - 1],
-                                                   order[Random() % i]);
+    for (uint64_t i = count; i > 1; --i)
+      std::swap(order[i - 1], order[Random() % i]);
   }
   return order;
 }
@@ -327,8 +325,8 @@ bool Launch(Dim3 grid, Dim3 dim, size_t dynamic_shared_bytes,
   last_error.clear();
   const uint64_t threads = uint64_t{dim.x} * dim.y * dim.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-  if (threads == 0 || threads > 1024 || blocks == 0 ||
-      grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535) {
+  if (threads == 0 || threads > 1024 || blocks == 0 || grid.x > 0x7FFFFFFFu ||
+      grid.y > 65535 || grid.z > 65535) {
     last_error = "invalid launch: " + std::to_string(blocks) + " blocks of " +
                  std::to_string(threads) + " threads";
     return false;
@@ -383,7 +381,8 @@ uint64_t WarpCollective(Collective kind, unsigned mask, uint64_t value,
   current->site = site;
   if (mine->arrived == mask) {
     const Gathering complete = *mine;
-    warp.gatherings.erase(warp.gatherings.begin() + (mine - warp.gatherings.data()));
+    warp.gatherings.erase(warp.gatherings.begin() +
+                          (mine - warp.gatherings.data()));
     Resolve(complete, current->id / kWarp);
   }
   RunAnother();

@@ -54,9 +54,19 @@ struct ThreadIndices {
 };
 extern ThreadIndices indices;
 
-enum class Collective { kSync, kBallot, kAny, kAll, kShuffle, kReduceAdd,
-                        kReduceOr, kReduceAnd, kReduceXor, kReduceMin,
-                        kReduceMax };
+enum class Collective {
+  kSync,
+  kBallot,
+  kAny,
+  kAll,
+  kShuffle,
+  kReduceAdd,
+  kReduceOr,
+  kReduceAnd,
+  kReduceXor,
+  kReduceMin,
+  kReduceMax
+};
 
 // One warp collective: `value` is what the lane contributes, `source` the lane
 // that a shuffle reads. Returns what the lane gets.
@@ -71,8 +81,7 @@ void* Shared(const void* key, size_t bytes, size_t alignment);
 void* DynamicShared();
 
 // Ends the launch with an error; does not return.
-[[noreturn]] void Fail(const char* what, Site site,
-                       Site other = {nullptr, 0});
+[[noreturn]] void Fail(const char* what, Site site, Site other = {nullptr, 0});
 
 }  // namespace cuda_emulator
 

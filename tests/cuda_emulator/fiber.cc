@@ -97,11 +97,10 @@ Fiber::~Fiber() {
 
 void Fiber::Reset(void (*entry)()) {
   if (memory_ == nullptr) {
-    void* memory = mmap(nullptr, kGuardBytes + kStackBytes,
-                        PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED ||
-        mprotect(memory, kGuardBytes, PROT_NONE) != 0) {
+    void* memory =
+        mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) {
       std::perror("cannot map the stack of a fibre");
       std::abort();
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernel tests share: memory with guards around it, schedules, test
-// values.
+// What the kernel tests share: a check, and tensors of test values.
 
 #ifndef COMET_TF_TESTS_CUDA_EMULATOR_KERNELS_TEST_UTIL_H_
 #define COMET_TF_TESTS_CUDA_EMULATOR_KERNELS_TEST_UTIL_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,65 +20,20 @@
 #include "custom_ops/codec/format.h"
 #include "custom_ops/codec/quantise.h"
 #include "custom_ops/cpu/codec.h"
-#include "emulator.h"
+#include "device.h"
 
 namespace comet {
 
 // Fails the whole run: a wrong kernel is wrong everywhere.
-#define COMET_CHECK(condition, what)                                          \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      std::fprintf(stderr, "%s:%d: failed: %s\n  %s\n  %s\n", __FILE__,       \
-                   __LINE__, #condition, std::string(what).c_str(),           \
-                   cuda_emulator::LastError().c_str());                       \
-      std::exit(1);                                                           \
-    }                                                                         \
+#define COMET_CHECK(condition, what)                                    \
+  do {                                                                  \
+    if (!(condition)) {                                                 \
+      std::fprintf(stderr, "%s:%d: failed: %s\n  %s\n  %s\n", __FILE__, \
+                   __LINE__, #condition, std::string(what).c_str(),     \
+                   DeviceError().c_str());                              \
+      std::exit(1);                                                     \
+    }                                                                   \
   } while (false)
-
-// Exactly `bytes` bytes at a multiple of 16, filled with garbage.
-// AddressSanitizer guards both ends.
-class DeviceMemory {
- public:
-  explicit DeviceMemory(size_t bytes) : bytes_(bytes) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 16, bytes == 0 ? 1 : bytes) != 0) std::abort();
-    memory_.reset(static_cast<uint8_t*>(memory));
-    if (bytes != 0) std::memset(memory, 0xA5, bytes);
-  }
-  DeviceMemory(const void* from, size_t bytes) : DeviceMemory(bytes) {
-    if (bytes != 0) std::memcpy(data(), from, bytes);
-  }
-
-  uint8_t* data() { return memory_.get(); }
-  const uint8_t* data() const { return memory_.get(); }
-  size_t size() const { return bytes_; }
-  template <typename T>
-  T* as() {
-    return reinterpret_cast<T*>(memory_.get());
-  }
-
- private:
-  struct Free {
-    void operator()(uint8_t* p) const { std::free(p); }
-  };
-  size_t bytes_;
-  std::unique_ptr<uint8_t, Free> memory_;
-};
-
-inline bool Same(const DeviceMemory& a, const DeviceMemory& b) {
-  return a.size() == b.size() &&
-         (a.size() == 0 || std::memcmp(a.data(), b.data(), a.size()) == 0);
-}
-
-inline std::vector<cuda_emulator::Schedule> Schedules(int random) {
-  using cuda_emulator::Order;
-  std::vector<cuda_emulator::Schedule> all = {{Order::kForward, 1},
-                                              {Order::kReverse, 2}};
-  for (int k = 0; k < random; ++k) {
-    all.push_back({Order::kRandom, static_cast<uint64_t>(3 + k)});
-  }
-  return all;
-}
 
 inline void Serial(int64_t units, int64_t,
                    const std::function<void(int64_t, int64_t)>& fn) {
@@ -134,7 +90,8 @@ inline float ContentValue(Content content, int64_t row, int64_t column,
   std::normal_distribution<float> normal;
   const auto smooth = [&] {
     return std::sin(0.05f * static_cast<float>(row) +
-                    static_cast<float>(column)) + 0.02f * normal(*random);
+                    static_cast<float>(column)) +
+           0.02f * normal(*random);
   };
   switch (content) {
     case Content::kZeros:
@@ -153,10 +110,10 @@ inline float ContentValue(Content content, int64_t row, int64_t column,
       return (*random)() % 64 == 0 ? SpecialValue((*random)())
                                    : normal(*random);
     default: {
-      constexpr Content kOthers[] = {
-          Content::kZeros,  Content::kSmooth,   Content::kRectified,
-          Content::kSparse, Content::kConstant, Content::kNoise,
-          Content::kSpecial};
+      constexpr Content kOthers[] = {Content::kZeros,     Content::kSmooth,
+                                     Content::kRectified, Content::kSparse,
+                                     Content::kConstant,  Content::kNoise,
+                                     Content::kSpecial};
       return ContentValue(kOthers[(row / 8 + column / 32) % 7], row, column,
                           random);
     }

@@ -24,17 +24,17 @@ void ForEachType(Body body) {
 
 template <typename Body>
 void ForEachSchedule(Body body) {
-  for (const cuda_emulator::Schedule& schedule : Schedules(1)) {
-    cuda_emulator::SetSchedule(schedule);
+  for (const Schedule& schedule : Schedules(1)) {
+    SetSchedule(schedule);
     body();
   }
 }
 
 template <typename T>
 void CheckMasks(DType dtype, int64_t n, float lower, float upper) {
-  const std::string name =
-      "dtype=" + std::to_string(static_cast<int>(dtype)) +
-      " n=" + std::to_string(n) + " upper=" + std::to_string(upper);
+  const std::string name = "dtype=" + std::to_string(static_cast<int>(dtype)) +
+                           " n=" + std::to_string(n) +
+                           " upper=" + std::to_string(upper);
   DeviceMemory x = MakeTensor(dtype, n, 32, Content::kSpecial, 5);
   const DeviceMemory dy = MakeTensor(dtype, n, 32, Content::kNoise, 6);
   DeviceMemory expected(static_cast<size_t>(MaskBytes(n)));
@@ -42,26 +42,28 @@ void CheckMasks(DType dtype, int64_t n, float lower, float upper) {
   ForEachSchedule([&] {
     DeviceMemory mask(expected.size());
     COMET_CHECK(cuda::LaunchPackMask(nullptr, dtype, x.data(), n, lower, upper,
-                                     mask.data()) == 0,
+                                     mask.data()) == 0 &&
+                    Finish() == 0,
                 name);
     COMET_CHECK(Same(mask, expected), name);
     for (float slope : {0.0f, 0.3f}) {
       DeviceMemory expected_dx(dy.size());
-      MaskGradient(mask.data(), reinterpret_cast<const T*>(dy.data()), n,
-                   slope, Serial, expected_dx.as<T>());
+      MaskGradient(mask.data(), reinterpret_cast<const T*>(dy.data()), n, slope,
+                   Serial, expected_dx.as<T>());
       DeviceMemory dx(dy.data(), dy.size());  // in place
-      COMET_CHECK(cuda::LaunchMaskGradient(nullptr, dtype, mask.data(),
-                                           dx.data(), n, slope,
-                                           dx.data()) == 0,
-                  name);
+      COMET_CHECK(
+          cuda::LaunchMaskGradient(nullptr, dtype, mask.data(), dx.data(), n,
+                                   slope, dx.data()) == 0 &&
+              Finish() == 0,
+          name);
       COMET_CHECK(Same(dx, expected_dx), name);
     }
   });
 }
 
 void TestMasks() {
-  for (int64_t n : {0, 1, 7, 8, 9, 31, 32, 33, 1023, 1024, 1025, 8192, 8200,
-                    40000}) {
+  for (int64_t n :
+       {0, 1, 7, 8, 9, 31, 32, 33, 1023, 1024, 1025, 8192, 8200, 40000}) {
     ForEachType([&](DType dtype, auto zero) {
       using T = decltype(zero);
       CheckMasks<T>(dtype, n, 0.0f, INFINITY);
@@ -84,8 +86,9 @@ PoolGeometry MakePool(int64_t batch, int64_t channels, PoolGeometry::Dims input,
   for (size_t d = 0; d < 3; ++d) {
     if (same) {
       g.output[d] = (input[d] + strides[d] - 1) / strides[d];
-      g.padding[d] = std::max<int64_t>(
-          0, (g.output[d] - 1) * strides[d] + window[d] - input[d]) / 2;
+      g.padding[d] = std::max<int64_t>(0, (g.output[d] - 1) * strides[d] +
+                                              window[d] - input[d]) /
+                     2;
     } else {
       g.output[d] = (input[d] - window[d]) / strides[d] + 1;
     }
@@ -131,14 +134,16 @@ void CheckPool(DType dtype, const PoolGeometry& g) {
   ForEachSchedule([&] {
     DeviceMemory positions(expected.size());
     COMET_CHECK(cuda::LaunchPackPoolPositions(nullptr, dtype, shape, x.data(),
-                                              positions.data()) == 0,
+                                              positions.data()) == 0 &&
+                    Finish() == 0,
                 name);
     COMET_CHECK(Same(positions, expected), name);
     DeviceMemory dx(x.size());
-    COMET_CHECK(cuda::LaunchPoolGradient(nullptr, dtype, shape,
-                                         positions.data(), dy.data(),
-                                         dx.data()) == 0,
-                name);
+    COMET_CHECK(
+        cuda::LaunchPoolGradient(nullptr, dtype, shape, positions.data(),
+                                 dy.data(), dx.data()) == 0 &&
+            Finish() == 0,
+        name);
     COMET_CHECK(Same(dx, expected_dx), name);
   });
 }
@@ -156,9 +161,8 @@ void TestPooling() {
       MakePool(1, 0, {1, 4, 4}, {1, 2, 2}, {1, 2, 2}, false),
   };
   for (const PoolGeometry& g : pools) {
-    ForEachType([&](DType dtype, auto zero) {
-      CheckPool<decltype(zero)>(dtype, g);
-    });
+    ForEachType(
+        [&](DType dtype, auto zero) { CheckPool<decltype(zero)>(dtype, g); });
   }
 }
 
@@ -171,11 +175,14 @@ void CheckSum(DType dtype, int64_t n) {
   ForEachSchedule([&] {
     DeviceMemory workspace(cuda::SumOfSquaresWorkspaceBytes());
     for (bool enabled : {true, false}) {
-      float sum = NAN;
-      COMET_CHECK(
-          cuda::LaunchSumOfSquares(nullptr, dtype, enabled ? x.data() : nullptr,
-                                   n, &enabled, workspace.data(), &sum) == 0,
-          std::to_string(n));
+      DeviceValue<float> result(NAN);
+      DeviceValue<bool> flag(enabled);
+      COMET_CHECK(cuda::LaunchSumOfSquares(
+                      nullptr, dtype, enabled ? x.data() : nullptr, n,
+                      flag.get(), workspace.data(), result.get()) == 0 &&
+                      Finish() == 0,
+                  std::to_string(n));
+      const float sum = result.value();
       // Both add in double, so the order shows in the last bit at most.
       const double want = enabled ? expected : 0.0;
       COMET_CHECK(std::abs(sum - want) <= 1.2e-7 * want,
@@ -186,18 +193,18 @@ void CheckSum(DType dtype, int64_t n) {
 
 void TestSumOfSquares() {
   for (int64_t n : {0, 1, 255, 2049, 70000}) {
-    ForEachType([&](DType dtype, auto zero) {
-      CheckSum<decltype(zero)>(dtype, n);
-    });
+    ForEachType(
+        [&](DType dtype, auto zero) { CheckSum<decltype(zero)>(dtype, n); });
   }
 }
 
 void TestHostFunction() {
   int calls = 0;
-  COMET_CHECK(cuda::EnqueueHostFunction(
-                  nullptr, [](void* p) { ++*static_cast<int*>(p); },
-                  &calls) == 0,
-              "");
+  COMET_CHECK(
+      cuda::EnqueueHostFunction(
+          nullptr, [](void* p) { ++*static_cast<int*>(p); }, &calls) == 0 &&
+          Finish() == 0,
+      "");
   COMET_CHECK(calls == 1, "");
   COMET_CHECK(std::string(cuda::ErrorText(1)) == "invalid argument", "");
 }

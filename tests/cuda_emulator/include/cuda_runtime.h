@@ -27,7 +27,7 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 
-#define COMET_EMULATOR_SITE                               \
+#define COMET_EMULATOR_SITE \
   const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 // ---- Indices ---------------------------------------------------------------
@@ -131,8 +131,8 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 inline float comet_emulator_round(double exact, bool away) {
   const float nearest = static_cast<float>(exact);
   const float least = away ? -INFINITY : 0.0f;
-  const bool too_far = away ? nearest > exact
-                            : std::fabs(nearest) > std::fabs(exact);
+  const bool too_far =
+      away ? nearest > exact : std::fabs(nearest) > std::fabs(exact);
   return too_far ? std::nextafter(nearest, least) : nearest;
 }
 inline float __fadd_rz(float a, float b) {
@@ -195,9 +195,9 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, COMET_EMULATOR_SITE) {
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate,
                               COMET_EMULATOR_SITE) {
-  return static_cast<unsigned>(cuda_emulator::WarpCollective(
-      cuda_emulator::Collective::kBallot, mask, predicate != 0, 0,
-      {file, line}));
+  return static_cast<unsigned>(
+      cuda_emulator::WarpCollective(cuda_emulator::Collective::kBallot, mask,
+                                    predicate != 0, 0, {file, line}));
 }
 inline int __any_sync(unsigned mask, int predicate, COMET_EMULATOR_SITE) {
   return static_cast<int>(cuda_emulator::WarpCollective(
@@ -310,9 +310,9 @@ inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
                                       void (*kernel)(Parameters...),
                                       Arguments&&... arguments) {
   auto run = [&](Parameters... parameters) {
-    return cuda_emulator::Launch(
-        config->gridDim, config->blockDim, config->dynamicSmemBytes,
-        [&] { kernel(parameters...); });
+    return cuda_emulator::Launch(config->gridDim, config->blockDim,
+                                 config->dynamicSmemBytes,
+                                 [&] { kernel(parameters...); });
   };
   if (run(std::forward<Arguments>(arguments)...)) return cudaSuccess;
   comet_emulator_last_error() = cudaErrorLaunchFailure;
