@@ -15,7 +15,7 @@ namespace comet {
 
 constexpr float kSmallestNormal = 1.17549435e-38f;  // 2^-126
 constexpr float kLargestStep = 8.507059e+37f;       // 2^126
-constexpr float kConvertible = 8388608.0f;          // 2^23
+constexpr uint32_t kConvertibleBits = 0x4B000000u;  // of 2^23
 constexpr int32_t kMagnitudeLimit = 1 << 22;
 
 COMET_INLINE uint32_t FloatBits(float x) {
@@ -170,7 +170,7 @@ COMET_INLINE int32_t UnZigZag(uint32_t z) {
 }
 
 COMET_INLINE int32_t CodeFromStep(int32_t s) {
-  return WrapAdd(s, s >= 0 ? 1 : 0);
+  return WrapAdd(s, (s >> 31) + 1);
 }
 
 COMET_INLINE int32_t StepFromCode(int32_t c) {
@@ -212,6 +212,34 @@ COMET_INLINE float RestoreStep(int32_t s, float step, float f,
   return (static_cast<float>(s) + 0.5f) * step;
 }
 
+// The code of x; ORs all ones into *rejected when the block must be RAW. Free
+// of branches, of short-circuits and of bool, so that loops over it vectorise.
+template <DType kType, Rounding kRounding>
+COMET_INLINE int32_t QuantiseInto(float x, float f, const Quantiser& q,
+                                  int32_t* rejected) {
+  const bool dither = kRounding == Rounding::kDither;
+  const uint32_t bits = FloatBits(x);
+  const float t = dither ? x * q.inv + f : x * q.inv;
+  // Outside of what int32 can surely hold, or NaN.
+  const bool huge = (FloatBits(t) & 0x7FFFFFFFu) >= kConvertibleBits;
+  const float bounded = huge ? 0.0f : t;
+  const int32_t negative = static_cast<int32_t>(bits) >> 31;
+  const int32_t s = dither ? FloorToInt(bounded) - 1
+                           : static_cast<int32_t>(bounded) + negative;
+  float y = RestoreStep(s, q.step, f, kRounding);
+  if (kType != DType::kFloat32) {
+    y = WidenElement<kType>(NarrowElement<kType>(y, kRounding));
+  }
+  const uint32_t error = FloatBits(x - y) & 0x7FFFFFFFu;
+  const int32_t magnitude = s ^ (s >> 31);
+  const int32_t zero = (bits & 0x7F800000u) == 0 ? -1 : 0;
+  const int32_t bad =
+      (huge ? -1 : 0) | (magnitude >= kMagnitudeLimit ? -1 : 0) |
+      (error > q.limit ? -1 : 0) | ((FloatBits(y) & 0x7F800000u) == 0 ? -1 : 0);
+  *rejected |= bad & ~zero;
+  return CodeFromStep(s) & ~zero;
+}
+
 struct QuantisedElement {
   int32_t code;
   bool accepted;
@@ -220,29 +248,10 @@ struct QuantisedElement {
 template <DType kType, Rounding kRounding>
 COMET_INLINE QuantisedElement QuantiseElement(float x, float f,
                                               const Quantiser& q) {
-  const bool dither = kRounding == Rounding::kDither;
-  const bool zero = IsExactZero(x);
-  const float t = dither ? x * q.inv + f : x * q.inv;
-  // Within what int32 can hold; NaN is outside.
-  const bool convertible = t > -kConvertible && t < kConvertible;
-  const float bounded = convertible ? t : 0.0f;
-  const int32_t s =
-      dither ? FloorToInt(bounded) - 1
-             : static_cast<int32_t>(bounded) - (FloatBits(x) >> 31 ? 1 : 0);
-  const bool in_range = convertible && (s ^ (s >> 31)) < kMagnitudeLimit;
-  float y = RestoreStep(s, q.step, f, kRounding);
-  bool lost;
-  if (kType == DType::kFloat32) {
-    lost = IsExactZero(y);
-  } else {
-    const uint16_t narrow = NarrowElement<kType>(y, kRounding);
-    y = WidenElement<kType>(narrow);
-    lost = IsExactZero(y);
-  }
-  const uint32_t error = FloatBits(x - y) & 0x7FFFFFFFu;
+  int32_t rejected = 0;
   QuantisedElement result;
-  result.accepted = zero | (in_range & (error <= q.limit) & !lost);
-  result.code = zero ? 0 : CodeFromStep(s);
+  result.code = QuantiseInto<kType, kRounding>(x, f, q, &rejected);
+  result.accepted = rejected == 0;
   return result;
 }
 

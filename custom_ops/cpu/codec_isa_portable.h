@@ -70,9 +70,16 @@ struct PortableIsa {
 
   // Bit k of the result: bytes[k] is not zero.
   static uint32_t NonzeroBytes(const uint8_t* bytes) {
+    constexpr uint64_t kLow7 = 0x7F7F7F7F7F7F7F7Full;
     uint32_t mask = 0;
-    for (int k = 0; k < kLanes; ++k) {
-      mask |= static_cast<uint32_t>(bytes[k] != 0) << k;
+    for (int j = 0; j < 4; ++j) {
+      uint64_t word;
+      std::memcpy(&word, bytes + 8 * j, sizeof word);
+      // The top bit of each byte that is not zero, then those bits side by
+      // side.
+      const uint64_t top = (((word & kLow7) + kLow7) | word) & ~kLow7;
+      const uint64_t gathered = (top >> 7) * 0x0102040810204080ull;
+      mask |= static_cast<uint32_t>(gathered >> 56) << (8 * j);
     }
     return mask;
   }
@@ -140,10 +147,8 @@ struct PortableIsa {
       }
       int32_t* code = block->code[r];
       for (int k = 0; k < kLanes; ++k) {
-        const QuantisedElement e =
-            QuantiseElement<kType, kRounding>(row[k], offset[k], q);
-        code[k] = e.code;
-        rejected |= e.accepted ? 0 : 1;
+        code[k] =
+            QuantiseInto<kType, kRounding>(row[k], offset[k], q, &rejected);
       }
       for (int k = 0; k < kLanes; ++k) {
         const int32_t s = StepFromCode(code[k]);
@@ -156,6 +161,35 @@ struct PortableIsa {
     block->magnitudes = magnitudes;
     block->negative = negative < 0;
     block->rejected = rejected != 0;
+  }
+
+  // One step of TransposeBits, on rows as 64-bit words: exchanges the upper
+  // kHalf bits of 2 kHalf in one row with the lower ones kHalf rows on.
+  template <int kHalf>
+  static void SwapBits(uint64_t (*row)[4]) {
+    constexpr uint64_t kMask = kHalf == 4   ? 0x0F0F0F0F0F0F0F0Full
+                               : kHalf == 2 ? 0x3333333333333333ull
+                                            : 0x5555555555555555ull;
+    for (int r = 0; r < kBlockRows; ++r) {
+      if ((r & kHalf) != 0) continue;
+      for (int k = 0; k < 4; ++k) {
+        const uint64_t swap =
+            ((row[r][k] >> kHalf) ^ row[r + kHalf][k]) & kMask;
+        row[r + kHalf][k] ^= swap;
+        row[r][k] ^= swap << kHalf;
+      }
+    }
+  }
+
+  // Bit r of to[p][lane] = bit p of from[r][lane]: rows to planes and back.
+  static void TransposeBits(const uint8_t (*from)[kLanes],
+                            uint8_t (*to)[kLanes]) {
+    alignas(64) uint64_t row[kBlockRows][4];
+    std::memcpy(row, from, sizeof row);
+    SwapBits<4>(row);
+    SwapBits<2>(row);
+    SwapBits<1>(row);
+    std::memcpy(to, row, sizeof row);
   }
 
   // Bit planes of the block's residuals. `present`: the lanes of each row that
@@ -183,22 +217,26 @@ struct PortableIsa {
           v = static_cast<uint32_t>(s ^ (s >> 31)) |
               (static_cast<uint32_t>(s < 0) << sign_plane);
         }
-        v = (present[r] >> k) & 1 ? v : 0;
         values[r][k] = v;
-        all |= v;
       }
-    }
-    set->count = Length(all);
-    for (int p = 0; p < set->count; ++p) {
-      uint32_t bytes[kLanes] = {};
-      for (int r = 0; r < kBlockRows; ++r) {
+      if (present[r] != ~0u) {
         for (int k = 0; k < kLanes; ++k) {
-          bytes[k] |= ((values[r][k] >> p) & 1) << r;
+          values[r][k] &= 0u - ((present[r] >> k) & 1);
         }
       }
-      for (int k = 0; k < kLanes; ++k) {
-        set->plane[p][k] = static_cast<uint8_t>(bytes[k]);
+      for (int k = 0; k < kLanes; ++k) all |= values[r][k];
+    }
+    set->count = Length(all);
+    for (int first = 0; first < set->count; first += 8) {
+      alignas(64) uint8_t bytes[kBlockRows][kLanes];
+      for (int r = 0; r < kBlockRows; ++r) {
+        for (int k = 0; k < kLanes; ++k) {
+          bytes[r][k] = static_cast<uint8_t>(values[r][k] >> first);
+        }
       }
+      TransposeBits(bytes, set->plane + first);
+    }
+    for (int p = 0; p < set->count; ++p) {
       set->mask[p] = NonzeroBytes(set->plane[p]);
     }
   }
@@ -223,14 +261,23 @@ struct PortableIsa {
   template <Residual kResidual>
   static void CodesFromPlanes(const PlaneSet& set, const uint8_t* bitmap,
                               int sign_plane, Above* above, Codes* block) {
-    auto* code = block->code;
-    for (int r = 0; r < kBlockRows; ++r) {
-      uint32_t value[kLanes] = {};
-      for (int p = 0; p < set.count; ++p) {
+    alignas(64) uint32_t values[kBlockRows][kLanes] = {};
+    for (int first = 0; first < set.count; first += 8) {
+      alignas(64) uint8_t planes[kBlockRows][kLanes] = {};
+      const int count = set.count - first < 8 ? set.count - first : 8;
+      std::memcpy(planes, set.plane[first],
+                  static_cast<size_t>(kLanes) * count);
+      alignas(64) uint8_t bytes[kBlockRows][kLanes];
+      TransposeBits(planes, bytes);
+      for (int r = 0; r < kBlockRows; ++r) {
         for (int k = 0; k < kLanes; ++k) {
-          value[k] |= ((static_cast<uint32_t>(set.plane[p][k]) >> r) & 1) << p;
+          values[r][k] |= static_cast<uint32_t>(bytes[r][k]) << first;
         }
       }
+    }
+    auto* code = block->code;
+    for (int r = 0; r < kBlockRows; ++r) {
+      const uint32_t* value = values[r];
       const int32_t* before = r == 0 ? above->code : code[r - 1];
       for (int k = 0; k < kLanes; ++k) {
         int32_t c;

@@ -6,14 +6,15 @@
 
 #include "custom_ops/cpu/codec_decode_tile.h"
 #include "custom_ops/cpu/codec_encode_tile.h"
+#include "custom_ops/cpu/codec_isa_avx2.h"
 #include "custom_ops/cpu/codec_range.h"
 
 namespace comet {
 
 const CodecKernels* Avx2Kernels() {
   static const CodecKernels kernels = {
-      "avx2", EncodeUnit<PortableIsa>, DecodeUnit<PortableIsa, ValueSink>,
-      DecodeUnit<PortableIsa, SignSink>, Range<PortableIsa>};
+      "avx2", EncodeUnit<Avx2Isa>, DecodeUnit<Avx2Isa, ValueSink>,
+      DecodeUnit<Avx2Isa, SignSink>, Range<Avx2Isa>};
   const bool supported =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
       __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
