@@ -15,10 +15,10 @@ const CodecKernels* Avx2Kernels() {
   static const CodecKernels kernels = {
       "avx2", EncodeUnit<Avx2Isa>, DecodeUnit<Avx2Isa, ValueSink>,
       DecodeUnit<Avx2Isa, SignSink>, Range<Avx2Isa>};
-  const bool supported =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
-      __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("popcnt");
+  // Every processor with AVX2 and BMI2 has F16C, LZCNT and POPCNT too.
+  const bool supported = __builtin_cpu_supports("avx2") &&
+                         __builtin_cpu_supports("bmi") &&
+                         __builtin_cpu_supports("bmi2");
   return supported ? &kernels : nullptr;
 }
 

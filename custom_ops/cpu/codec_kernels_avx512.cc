@@ -16,6 +16,7 @@ const CodecKernels* Avx512Kernels() {
   static const CodecKernels kernels = {
       "avx512", EncodeUnit<Avx512Isa>, DecodeUnit<Avx512Isa, ValueSink>,
       DecodeUnit<Avx512Isa, SignSink>, Range<Avx512Isa>};
+  // Every processor with these has F16C, LZCNT and POPCNT too.
   bool supported = true;
   supported = supported && __builtin_cpu_supports("avx512f");
   supported = supported && __builtin_cpu_supports("avx512bw");
@@ -25,9 +26,6 @@ const CodecKernels* Avx512Kernels() {
   supported = supported && __builtin_cpu_supports("avx512vbmi2");
   supported = supported && __builtin_cpu_supports("bmi");
   supported = supported && __builtin_cpu_supports("bmi2");
-  supported = supported && __builtin_cpu_supports("f16c");
-  supported = supported && __builtin_cpu_supports("lzcnt");
-  supported = supported && __builtin_cpu_supports("popcnt");
   return supported ? &kernels : nullptr;
 }
 
