@@ -14,7 +14,7 @@ import keras
 from comet_tf.error_bound import policy
 from comet_tf.error_bound.collection import Collector, share_infos
 from comet_tf.error_bound.control import BoundControl
-from comet_tf.error_bound.gradient_scale import accumulation_steps
+from comet_tf.error_bound.gradient_scale import accumulation_steps, number
 from comet_tf.error_bound.history import make_record, totals, write_json
 from comet_tf.error_bound.summaries import SummaryWriter
 
@@ -268,7 +268,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         """
         optimizer = self.model.optimizer
         if self._origin is None:
-            self._origin = (batch, int(optimizer.iterations))
+            self._origin = (batch, int(number(optimizer.iterations)))
         first_batch, iterations = self._origin
         per_update = accumulation_steps(optimizer)
         done = batch - first_batch

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 WEIGHT_GRADIENT = "weight_gradient"
@@ -71,14 +72,15 @@ class ActivationStats(NamedTuple):
 
 
 def _strategy_of(
-    weights: Iterable[Any], strategy: tf.distribute.Strategy | None
+    variables: Iterable[Any], strategy: tf.distribute.Strategy | None
 ) -> tf.distribute.Strategy:
     """The strategy whose replicas will use the control."""
     if strategy is not None:
         return strategy
-    for weight in weights:
-        value = getattr(weight, "value", weight)
-        found = getattr(value, "distribute_strategy", None)
+    for variable in variables:
+        if isinstance(variable, keras.Variable):
+            variable = variable.value
+        found = getattr(variable, "distribute_strategy", None)
         if found is not None:
             return found
     return tf.distribute.get_strategy()
@@ -162,7 +164,7 @@ class BoundControl:
         shared_with: Names of other controls that read the same stream, whose
             bound is therefore the tightest of all.
         strategy: The distribution strategy the model trains under. By default
-            that of the weights, or else the current one.
+            that of the weights or of the flag, or else the current one.
 
     Attributes:
         error_bound: float32 scalar, read when the activation is compressed.
@@ -209,7 +211,7 @@ class BoundControl:
         self.kind = kind
         self.weights = tuple(weights)
         self.shared_with = list(shared_with)
-        strategy = _strategy_of(self.weights, strategy)
+        strategy = _strategy_of([*self.weights, collect], strategy)
         self.collect = collection_flag(strategy) if collect is None else collect
         self.error_bound = _variable(
             DEFAULT_RELATIVE_BOUND, tf.float32, "error_bound", strategy

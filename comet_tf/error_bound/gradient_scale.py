@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -103,7 +103,7 @@ def loss_scale(optimizer: keras.optimizers.Optimizer) -> float:
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         # Before the first step the variable does not exist.
         scale = getattr(optimizer, "dynamic_scale", None)
-        return float(optimizer.initial_scale if scale is None else scale)
+        return number(optimizer.initial_scale if scale is None else scale)
     return float(getattr(optimizer, "loss_scale_factor", None) or 1.0)
 
 
@@ -111,6 +111,14 @@ def accumulation_steps(optimizer: keras.optimizers.Optimizer) -> int:
     """The number of batches whose mean gradient makes one update."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return int(getattr(inner, "gradient_accumulation_steps", None) or 1)
+
+
+def number(value: Any) -> float:
+    """A Python number from a variable, a tensor or a number.
+
+    The variables of a distribution strategy do not convert by themselves.
+    """
+    return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _owner(
@@ -170,9 +178,9 @@ def _weight_scale(
     mean_abs = float(
         tf.reduce_mean(tf.abs(tf.cast(variable.value, tf.float32)))
     )
-    steps = int(optimizer.iterations)
+    steps = number(optimizer.iterations)
     if kind == "SGD":
-        rate = float(optimizer.learning_rate)
+        rate = number(optimizer.learning_rate)
         mean_abs = mean_abs / rate if rate > 0 else math.nan
         return MomentumScale(mean_abs, _sum_gain(optimizer.momentum))
     if kind == "Muon":

@@ -5,7 +5,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from comet_tf.error_bound.control import WEIGHT_GRADIENT, BoundControl
+from comet_tf.error_bound.control import (
+    ACTIVATION_GRADIENT,
+    WEIGHT_GRADIENT,
+    BoundControl,
+)
+from comet_tf.error_bound.gradient_scale import momentum_scale, number
 
 
 def main() -> None:
@@ -20,6 +25,9 @@ def main() -> None:
     # Made outside the scope: the weights tell which strategy it is.
     control = BoundControl("conv/input", WEIGHT_GRADIENT, [kernel])
     control.set_absolute(0.125)
+    # Without weights, the flag does.
+    other = BoundControl("bn/input", ACTIVATION_GRADIENT, (), control.collect)
+    assert other.error_bound.distribute_strategy is strategy
 
     @tf.function
     def step():
@@ -57,6 +65,18 @@ def main() -> None:
     # Squares add up; the channel count and the mean square are means.
     assert control.read_gradient_stats() == (3.0, 8.0, 1.5, 3.5)
     assert step.experimental_get_tracing_count() == 1
+    # What the callback reads of the optimizer are distributed variables.
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD(0.5, momentum=0.5)
+        optimizer.build([kernel])
+    # Each replica's share of the loss makes half of the gradient.
+    tf.function(strategy.run)(
+        lambda: optimizer.apply([tf.fill([2, 2], 1.5)], [kernel])
+    )
+    assert number(optimizer.iterations) == 1
+    np.testing.assert_allclose(
+        momentum_scale(optimizer, [kernel]), (3.0, 2.0), rtol=1e-6
+    )
     print("two replicas agree")
 
 
