@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 ARGS ?=
 
 help:  ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: $(INSTALLED)  ## Make .venv from the pinned requirements
 
@@ -55,6 +55,12 @@ test-all: build  ## Run all tests, the slow ones too
 test-cpp:  ## Run the codec's own C++ tests
 	tests/cpp/run.sh
 
+test-cuda-emulator:  ## Run the CUDA kernels on the CPU, under sanitizers
+	tests/cuda_emulator/run.sh
+
+test-package: build  ## Build the wheel, install it elsewhere, use it there
+	$(BIN)/python -m pytest tests/packaging
+
 exhaustive:  ## Check the bound on all 2^32 float32 patterns (minutes)
 	tests/cpp/run.sh exhaustive
 
@@ -82,5 +88,5 @@ format: $(INSTALLED)  ## Rewrite the sources in the project's style
 clean:  ## Remove what was built (not .venv)
 	rm -rf build dist *.egg-info $(LIBRARY) comet_tf/ops/_build_info.json
 
-.PHONY: help setup build train test test-all test-cpp exhaustive fuzz bazel \
-  lint format clean
+.PHONY: help setup build train test test-all test-cpp test-cuda-emulator \
+  test-package exhaustive fuzz bazel lint format clean
