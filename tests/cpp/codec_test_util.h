@@ -63,26 +63,30 @@ inline float ElementAt(DType dtype, const void* x, int64_t k) {
   return dtype == DType::kFloat16 ? HalfToFloat(bits) : BFloat16ToFloat(bits);
 }
 
-// Whether y may be the restored x. Differences of floats are exact in long
-// double unless their exponents lie more than 40 apart; then the smaller one
-// does not decide against the bound either, because bounds are floats.
+// Whether |x - y| <= bound in exact arithmetic. high + low is exactly x - y
+// (Knuth's TwoSum; no double made from floats overflows here).
+inline bool ExactlyWithin(double x, double y, double bound) {
+  const double high = x - y;
+  const double back = high - x;
+  const double low = (x - (high - back)) + (-y - back);
+  const double size = high < 0 ? -high : high;
+  const double rest = high < 0 ? -low : low;
+  return size < bound || (size == bound && rest <= 0);
+}
+
+// Whether y may be the restored x.
 inline bool Allowed(DType dtype, Rounding rounding, float x, float y,
                     float bound) {
   const uint32_t bits = FloatBits(x);
   if ((bits & 0x7F800000u) == 0x7F800000u) {
-    // NaN and infinity bit for bit; widening quiets no NaN here.
-    return FloatBits(y) == bits;
+    return FloatBits(y) == bits;  // NaN and infinity bit for bit
   }
-  const bool zero_x = dtype == DType::kFloat16 ? x == 0 : IsExactZero(x);
-  if (zero_x) {
-    return FloatBits(y) == 0 || FloatBits(y) == bits;
-  }
-  if (y == 0 || IsExactZero(y)) return false;
-  const long double error = static_cast<long double>(x) - y;
-  if (!(error <= bound && error >= -static_cast<long double>(bound))) {
-    return false;
-  }
-  return rounding == Rounding::kDither || (x < 0) == (y < 0);
+  // Exact zeros; a RAW block keeps the sign of 0 and subnormal float32 numbers.
+  const bool zero = dtype == DType::kFloat16 ? x == 0 : IsExactZero(x);
+  if (zero) return FloatBits(y) == 0 || FloatBits(y) == bits;
+  if (IsExactZero(y)) return false;
+  if (rounding == Rounding::kNearest && (x < 0) != (y < 0)) return false;
+  return ExactlyWithin(x, y, bound);
 }
 
 }  // namespace comet
