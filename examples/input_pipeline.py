@@ -185,7 +185,11 @@ def _augment(
         area_range=(0.35, 1.0),
         use_image_if_no_bounding_boxes=True,
     )
-    image = _resize(tf.slice(image, begin, extent), size)
+    # A slice of computed extent forgets how many channels there are.
+    part = tf.ensure_shape(
+        tf.slice(image, begin, extent), [None, None, image.shape[-1]]
+    )
+    image = _resize(part, size)
     if mirror:
         image = tf.image.stateless_random_flip_left_right(image, draw)
     return _scale(image)

@@ -80,6 +80,9 @@ def test_images_are_scaled_resized_and_augmented(data_dir):
     assert -1 <= images.min() < -0.5
     assert 0.5 < images.max() <= 1
     assert set(labels) <= set(range(16))
+    # What the model is built for; an unknown channel count slows it down.
+    for batches in (data.train, data.evaluation):
+        assert batches.element_spec[0].shape[1:] == (24, 24, 3)
     assert data.classes == 16
     assert data.steps_per_epoch == 3840 // 64
     counted = sum(len(labels) for _, labels in data.evaluation)
@@ -92,6 +95,7 @@ def test_evaluation_images_are_the_same_every_time(data_dir):
     np.testing.assert_array_equal(first, next(iter(data.evaluation))[0])
     # Grey digits became RGB.
     assert first.shape == (32, 16, 16, 3)
+    assert data.train.element_spec[0].shape[1:] == (16, 16, 3)
     np.testing.assert_array_equal(first[..., 0], first[..., 2])
 
 
