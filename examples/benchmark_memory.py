@@ -10,7 +10,7 @@ seconds by alternating plain and wrapped steps in one process. Saved
 activations per image are the bytes in use at the end of the forward pass at
 `--batch_size` less those at `--small_batch_size`, over the difference, so that
 weights and other fixed buffers do not count. Inputs are crops of photographs;
-weights are random, as at the start of training.
+weights are those of the start of training, after `--warmup_steps`.
 """
 
 import gc
@@ -44,6 +44,13 @@ flags.DEFINE_integer(
 flags.DEFINE_integer("image_size", 224, "Height and width.", lower_bound=8)
 flags.DEFINE_integer("classes", 1000, "Number of classes.", lower_bound=2)
 flags.DEFINE_integer("steps", 5, "Timed steps of each method.", lower_bound=1)
+flags.DEFINE_integer(
+    "warmup_steps",
+    12,
+    "Steps at the smaller batch size before anything is measured; adaptive "
+    "bounds are cautious during the first ten.",
+    lower_bound=2,
+)
 flags.DEFINE_enum(
     "method", "both", ["plain", "comet", "both"], "What to measure."
 )
@@ -167,9 +174,8 @@ def run() -> dict[str, Any]:
     for method in methods:
         trainee = Trainee(FLAGS.model, wrapped=method == "comet")
         trainees[method] = trainee
-        # The first step traces and, when bounds adapt, collects; the second
-        # is as all later ones.
-        at_small = trainee.fit(small_data, 2)
+        at_small = trainee.fit(small_data, FLAGS.warmup_steps)
+        # The first of these traces; the second is as all later ones.
         at_large = trainee.fit(large_data, 2)
         trainee.measurement.clear()
         saved = at_large["forward_bytes"] - at_small["forward_bytes"]

@@ -30,6 +30,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("output", "outputs/training.png", "Picture to write.")
 
+_COLORS = {"plain": "tab:blue", "comet": "tab:orange"}
 # Layers named in the legend; more would hide the curves.
 _NAMED_LAYERS = 12
 
@@ -128,6 +129,7 @@ def _draw_accuracy(panel: axes.Axes, runs: list[dict[str, Any]]) -> None:
             range(1, len(accuracy) + 1),
             accuracy,
             marker=".",
+            color=_COLORS.get(run["method"]),
             label=run["method"],
         )
     panel.set(xlabel="epoch", ylabel="validation accuracy", title="Accuracy")
@@ -138,7 +140,13 @@ def _draw_memory(panel: axes.Axes, runs: list[dict[str, Any]]) -> None:
     panel.set(ylabel="MB", title="Memory of a training step")
     measured = [run for run in runs if "peak_bytes" in run]
     if not measured:
-        panel.text(0.5, 0.5, "not in these logs", ha="center")
+        panel.text(
+            0.5,
+            0.5,
+            "not in these logs",
+            ha="center",
+            transform=panel.transAxes,
+        )
         return
     width = 0.8 / len(measured)
     for index, run in enumerate(measured):
@@ -146,6 +154,7 @@ def _draw_memory(panel: axes.Axes, runs: list[dict[str, Any]]) -> None:
             [position + index * width for position in range(2)],
             [run["peak_bytes"] / 1e6, run["saved_bytes"] / 1e6],
             width,
+            color=_COLORS.get(run["method"]),
             label=run["method"],
         )
         panel.bar_label(bars, fmt="%.0f")
@@ -200,7 +209,11 @@ def _draw_ratio(panel: axes.Axes, runs: list[dict[str, Any]]) -> None:
         ratio = run["history"].get("activation_ratio")
         if ratio:
             panel.plot(
-                range(1, len(ratio) + 1), ratio, marker=".", label=run["method"]
+                range(1, len(ratio) + 1),
+                ratio,
+                marker=".",
+                color=_COLORS.get(run["method"]),
+                label=run["method"],
             )
             panel.legend()
 

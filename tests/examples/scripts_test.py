@@ -89,6 +89,7 @@ def test_benchmark_memory_prints_ratios_and_the_peak(run_script, tmp_path):
         "--batch_size=24",
         "--small_batch_size=8",
         "--steps=1",
+        "--warmup_steps=3",
         "--classes=10",
         "--report",
         "--timeline",
