@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from comet_tf.ops import codec_ops, memory_ops
 from tests.ops import reference
+from tests.ops.allocation import growth
 
 ROUNDINGS = ("nearest", "dither")
 # Empty, scalar, odd, around a strip (32 columns) and a tile (32 x 128).
@@ -175,6 +176,20 @@ def test_sign_gradient_of_a_dithered_relu_is_exact(dtype, rng):
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match="exact signs"):
         codec_ops.sign_gradient(stream, dy, 0.1)
+
+
+def test_sign_gradient_takes_over_a_buffer_nobody_else_reads(rng):
+    x = activations(rng, (1 << 11, 1 << 11), tf.float32)
+    dy = tf.constant(rng.normal(size=x.shape).astype(np.float32))
+    stream = codec_ops.compress(x, 0.3)
+
+    @tf.function
+    def in_place(dy):
+        return growth(lambda dy: codec_ops.sign_gradient(stream, dy), dy * 2)
+
+    dx, grown = in_place(dy)
+    assert grown < x.shape.num_elements()  # a quarter of the bytes
+    np.testing.assert_array_equal(dx, np.where(x.numpy() > 0, 2 * dy, 0))
 
 
 def test_sign_gradient_leaves_a_shared_gradient_alone(rng):

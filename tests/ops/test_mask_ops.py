@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from comet_tf.ops import mask_ops
 from tests.ops import reference
+from tests.ops.allocation import growth
 
 # Around the byte, the stretch of 64 and the grain of 8192 elements.
 SIZES = (0, 1, 8, 9, 63, 65, 8192, 8193, 50001)
@@ -92,23 +93,34 @@ def test_equals_tensorflows_activation_gradients(dtype, rng):
 
 
 def test_gradient_takes_over_a_buffer_nobody_else_reads(rng):
-    n = 1 << 16
+    n = 1 << 22
     mask = tf.constant(reference.pack_mask(rng.random(n) < 0.5))
+    dy = tf.constant(rng.normal(size=n).astype(np.float32))
 
     @tf.function
-    def addresses_and_result(mask, dy):
-        owned = dy * 2  # read by nothing but the op
-        return mask_ops.mask_gradient(mask, owned, 0.0)
+    def in_place(mask, dy):
+        return growth(lambda dy: mask_ops.mask_gradient(mask, dy), dy * 2)
+
+    dx, grown = in_place(mask, dy)
+    assert grown < n  # a quarter of the bytes
+    bits = np.unpackbits(mask.numpy(), bitorder="little")
+    np.testing.assert_array_equal(dx, np.where(bits, 2 * dy, 0))
+
+
+def test_gradient_leaves_a_shared_buffer_alone(rng):
+    n = 1 << 16
+    mask = tf.constant(reference.pack_mask(rng.random(n) < 0.5))
+    dy = tf.constant(rng.normal(size=n).astype(np.float32))
 
     @tf.function
     def shared(mask, dy):
         kept = dy * 2
-        return mask_ops.mask_gradient(mask, kept, 0.0), kept
+        return mask_ops.mask_gradient(mask, kept), kept
 
-    dy = tf.constant(rng.normal(size=n).astype(np.float32))
     dx, kept = shared(mask, dy)
     np.testing.assert_array_equal(kept, 2 * dy)
-    np.testing.assert_array_equal(dx, addresses_and_result(mask, dy))
+    bits = np.unpackbits(mask.numpy(), bitorder="little")
+    np.testing.assert_array_equal(dx, np.where(bits, 2 * dy, 0))
 
 
 def test_shapes_are_known_when_tracing():
