@@ -165,6 +165,9 @@ class BoundControl:
             bound is therefore the tightest of all.
         strategy: The distribution strategy the model trains under. By default
             that of the weights or of the flag, or else the current one.
+        error_bound: The first bound. Replicas must not set it afterwards:
+            they would wait for each other.
+        relative: Whether that is a fraction of the value range.
 
     Attributes:
         error_bound: float32 scalar, read when the activation is compressed.
@@ -197,6 +200,8 @@ class BoundControl:
         collect: tf.Variable | None = None,
         shared_with: Iterable[str] = (),
         strategy: tf.distribute.Strategy | None = None,
+        error_bound: float = DEFAULT_RELATIVE_BOUND,
+        relative: bool = True,
     ):
         if not isinstance(name, str) or not name:
             raise ValueError(
@@ -214,9 +219,9 @@ class BoundControl:
         strategy = _strategy_of([*self.weights, collect], strategy)
         self.collect = collection_flag(strategy) if collect is None else collect
         self.error_bound = _variable(
-            DEFAULT_RELATIVE_BOUND, tf.float32, "error_bound", strategy
+            self._checked(error_bound), tf.float32, "error_bound", strategy
         )
-        self.relative = _variable(True, tf.bool, "relative", strategy)
+        self.relative = _variable(bool(relative), tf.bool, "relative", strategy)
         # Each replica has its share of the batch: means over replicas keep
         # the meaning (and the ratio) that one device would see.
         self.stream_info = _variable(
@@ -272,13 +277,17 @@ class BoundControl:
         """
         self._set(fraction, relative=True)
 
-    def _set(self, value: float, relative: bool) -> None:
+    def _checked(self, value: float) -> float:
         value = float(value)
         if not (math.isfinite(value) and value > 0):
             raise ValueError(
                 f"The error bound of {self.name!r} must be positive and "
                 f"finite; received {value}."
             )
+        return value
+
+    def _set(self, value: float, relative: bool) -> None:
+        value = self._checked(value)
         with tf.init_scope():
             self.error_bound.assign(value)
             self.relative.assign(relative)
@@ -324,5 +333,9 @@ class BoundControl:
         return ActivationStats(first, second, third, fourth)
 
     def read_measured_error(self) -> float:
-        """Reads the measured gradient error; NaN where none was measured."""
-        return float(self.measured_error.numpy())
+        """Reads the measured gradient error; NaN where none was measured.
+
+        Each replica measured the error of its own share of the gradient, and
+        independent errors add up by their squares.
+        """
+        return float(self.measured_error.numpy()) * math.sqrt(self._replicas)

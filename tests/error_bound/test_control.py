@@ -32,6 +32,15 @@ def test_starts_at_the_default_relative_bound():
     assert math.isnan(control.read_measured_error())
 
 
+def test_starts_where_it_is_told_to():
+    control = BoundControl(
+        "conv/input", WEIGHT_GRADIENT, error_bound=0.5, relative=False
+    )
+    assert control.snapshot() == {"error_bound": 0.5, "relative": False}
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        BoundControl("conv/input", WEIGHT_GRADIENT, error_bound=0.0)
+
+
 def test_set_and_restore():
     control = BoundControl("conv/input", WEIGHT_GRADIENT)
     control.set_absolute(0.25)

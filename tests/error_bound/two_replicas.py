@@ -43,6 +43,7 @@ def main() -> None:
                 control.gradient_stats.assign(
                     tf.stack([1.0 + i, 8.0, 0.5 * (1.0 + i), 3.0 + i])
                 )
+                control.measured_error.assign(3.0)
                 return True
 
             tf.cond(control.collect, record, lambda: False)
@@ -64,6 +65,9 @@ def main() -> None:
     np.testing.assert_array_equal(bounds, [0.25, 0.25])
     # Squares add up; the channel count and the mean square are means.
     assert control.read_gradient_stats() == (3.0, 8.0, 1.5, 3.5)
+    np.testing.assert_allclose(
+        control.read_measured_error(), np.hypot(3.0, 3.0), rtol=1e-6
+    )
     assert step.experimental_get_tracing_count() == 1
     # What the callback reads of the optimizer are distributed variables.
     with strategy.scope():
