@@ -138,10 +138,10 @@ class MemoryReport:
             for row in rows
         ]
         lines.insert(1, "-" * len(lines[0]))
-        ratio = self.plain_bytes / max(self.compressed_bytes, 1)
+        overall = self.plain_bytes / max(self.compressed_bytes, 1)
         lines.append(
             f"Covered: {_size(self.plain_bytes)} kept in "
-            f"{_size(self.compressed_bytes)} ({ratio:.1f} : 1), "
+            f"{_size(self.compressed_bytes)} ({overall:.1f} : 1), "
             f"batch size {self.batch_size}"
         )
         lines.append(f"Uncompressed: {_size(self.uncompressed_bytes)}")

@@ -23,6 +23,8 @@ from comet_tf.saved_tensors import SavedTensor, graph_trace
 
 Tensors = Sequence[tf.Tensor]
 Gradients = list[tf.Tensor | None]
+GradientsOf = Callable[[Tensors, Tensors, Tensors], tuple[Gradients, Gradients]]
+Observer = Callable[[Tensors, Tensors, Gradients], Tensors]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +44,9 @@ class Backward:
     """
 
     saved: Sequence[SavedTensor]
-    gradients: Callable[
-        [Tensors, Tensors, Tensors], tuple[Gradients, Gradients]
-    ]
+    gradients: GradientsOf
     linear: bool = False
-    observe: Callable[[Tensors, Tensors, Gradients], Tensors] | None = None
+    observe: Observer | None = None
 
 
 def after(

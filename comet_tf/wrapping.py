@@ -40,10 +40,13 @@ class WrappedModel:
 
     Args:
         entries: The wrapped layers, in model order.
+        collect: Variable that is true on collection steps; the one that all
+            error bounds of the model share.
         left_alone: Reason by path, for the other layers.
         jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
     """
 
+    collect: tf.Variable
     entries: list[Entry] = dataclasses.field(default_factory=list)
     left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
     jit_was_forced: bool = False
@@ -123,10 +126,9 @@ def wrap_model(
     if not config.enabled:
         return model
     library()
-    state = WrappedModel()
-    flag = collection_flag(_strategy(model))
+    state = WrappedModel(collection_flag(_strategy(model)))
     for layer, path in chosen:
-        _wrap_layer(state, layer, path, config, flag)
+        _wrap_layer(state, layer, path, config)
     state.jit_was_forced = _reset_training(model, jit_off=True)
     _wrapped_models[model] = state
     return model
@@ -206,6 +208,27 @@ def controls(model: keras.Model) -> list[BoundControl]:
     ]
 
 
+def observe(model: keras.Model) -> None:
+    """Lets the layers of a wrapped model collect statistics for their bounds.
+
+    That adds operations to the graph of a training step (which run on
+    collection steps only), so a model without the callback goes without.
+
+    Args:
+        model: Wrapped Keras model.
+
+    Raises:
+        ValueError: When the model is not wrapped.
+    """
+    entries = wrapped_model(model).entries
+    if all(entry.wrapped.observed for entry in entries):
+        return
+    for entry in entries:
+        entry.wrapped.observed = True
+    if model.train_function is not None:
+        model.make_train_function(force=True)
+
+
 def _check_model(model: Any) -> None:
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
@@ -282,7 +305,6 @@ def _wrap_layer(
     layer: keras.layers.Layer,
     path: str,
     config: CompressionConfig,
-    flag: Any,
 ) -> None:
     rule = rules.find(layer)
     if rule is None:
@@ -301,7 +323,7 @@ def _wrap_layer(
         # traced, and a variable made then would belong to that function.
         with futures.ThreadPoolExecutor(1) as elsewhere:
             control = elsewhere.submit(
-                BoundControl, name, kind, weights, collect=flag
+                BoundControl, name, kind, weights, collect=state.collect
             ).result()
         if config.mode == "relative":
             control.set_relative(config.error_bound)

@@ -120,8 +120,10 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks the model, and resumes from `state_path` if there is one."""
+        from comet_tf import wrapping  # It imports this package.
+
         del logs
-        self._wrapped()
+        wrapping.observe(self.model)
         if self.state_path is not None and Path(self.state_path).exists():
             with open(self.state_path, encoding="utf-8") as file:
                 self.load_state_dict(json.load(file))
@@ -236,8 +238,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     # Collecting.
 
-    def _wrapped(self) -> Any:
+    def _observe(self) -> None:
+        """Makes the layers able to report; refuses a plain model."""
         from comet_tf import wrapping  # It imports this package.
+
+        wrapping.observe(self.model)
+
+    def _wrapped(self) -> Any:
+        from comet_tf import wrapping
 
         return wrapping.wrapped_model(self.model)
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
 from comet_tf.ops import mask_ops
+from comet_tf.rules import statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
@@ -212,14 +213,18 @@ def _from_output(
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
         return [gradient(restored[0], dys[0])], []
 
+    # An activation's output is as large as its input.
+    control = wrapped.control(x, "output", ACTIVATION_GRADIENT)
+    observe = statistics.passed_on(wrapped, [control], gradients)
     (y,) = scheduling.with_gradient(
-        forward, [x], [], scheduling.Backward([late], gradients)
+        forward,
+        [x],
+        [],
+        scheduling.Backward([late], gradients, observe=observe),
     )
     # The output is saved as the object that the next layer sees, so that both
     # share one stream.
-    late.handle = wrapped.save(
-        y, wrapped.control(y, "output", ACTIVATION_GRADIENT)
-    )
+    late.handle = wrapped.save(y, control)
     if logits[0] is not None:
         # Keras' losses look here for the logits, for numerical stability.
         y._keras_logits = logits[0]
@@ -229,9 +234,8 @@ def _from_output(
 def _from_input(
     wrapped: WrappedLayer, function: Function, x: tf.Tensor
 ) -> tf.Tensor:
-    saved = wrapped.save(
-        x, wrapped.control(x, "activation_input", ACTIVATION_GRADIENT)
-    )
+    control = wrapped.control(x, "activation_input", ACTIVATION_GRADIENT)
+    saved = wrapped.save(x, control)
 
     def gradients(
         dys: scheduling.Tensors, restored: scheduling.Tensors, *_: Any
@@ -241,11 +245,12 @@ def _from_input(
             y = function(restored[0])
         return [tape.gradient(y, restored[0], output_gradients=dys[0])], []
 
+    observe = statistics.passed_on(wrapped, [control], gradients)
     (y,) = scheduling.with_gradient(
         lambda tensors: [function(tensors[0])],
         [x],
         [],
-        scheduling.Backward([saved], gradients),
+        scheduling.Backward([saved], gradients, observe=observe),
         wait=False,  # Else TensorFlow would not fuse what it fuses in a swish.
     )
     saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))

@@ -74,6 +74,8 @@ class WrappedLayer:
         self.config = config
         self.path = path
         self.controls: dict[str, BoundControl] = {}
+        #: Whether the backward pass can collect statistics for the bounds.
+        self.observed = False
         self._codec = codecs.get(config)
         self._make_control = make_control
 

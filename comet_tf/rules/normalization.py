@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from comet_tf import scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
+from comet_tf.rules import statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
@@ -40,11 +41,11 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     control = wrapped.control(x, "input", ACTIVATION_GRADIENT)
     saved = wrapped.save(x, control)
     moving = [layer.moving_mean, layer.moving_variance]
-    statistics: list[tf.Tensor] = []
+    batch_statistics: list[tf.Tensor] = []
 
     def moments(*moments_args: Any, **moments_kwargs: Any) -> Any:
-        statistics[:] = own_moments(*moments_args, **moments_kwargs)
-        return tuple(statistics)
+        batch_statistics[:] = own_moments(*moments_args, **moments_kwargs)
+        return tuple(batch_statistics)
 
     own_moments = layer._moments
 
@@ -66,8 +67,8 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         dx, dgamma, dbeta = _batch_norm_gradient(
             dys[0],
             restored[0],
-            mean=statistics[0],
-            variance=statistics[1],
+            mean=batch_statistics[0],
+            variance=batch_statistics[1],
             gamma=by_variable.get(id(layer.gamma)) if layer.scale else None,
             axis=layer.axis,
             epsilon=layer.epsilon,
@@ -82,8 +83,12 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
             for variable, parameter in zip(variables, parameters, strict=True)
         ]
 
+    observe = statistics.passed_on(wrapped, [control], gradients, values)
     (y,) = scheduling.with_gradient(
-        forward, [x], values, scheduling.Backward([saved], gradients)
+        forward,
+        [x],
+        values,
+        scheduling.Backward([saved], gradients, observe=observe),
     )
     return y
 

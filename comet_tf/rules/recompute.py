@@ -83,11 +83,13 @@ def recompute(
         wrapped.control(x, slot, kind, kernels)
         for x, slot in zip(inputs, slots, strict=True)
     ]
-    observe = None
-    if linear and kernels and controls[0] is not None:
-        observe = statistics.weight_gradient_observer(
-            controls[0], [any(v is k for k in kernels) for v in variables]
+    if linear:
+        is_kernel = [len(v.shape) > 1 for v in variables]
+        observe = statistics.weight_gradient(
+            wrapped, controls[0], gradients, values, is_kernel
         )
+    else:
+        observe = statistics.passed_on(wrapped, controls, gradients, values)
     outputs = scheduling.with_gradient(
         lambda tensors: run(tensors, values),
         inputs,

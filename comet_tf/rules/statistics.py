@@ -1,61 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers record, on collection steps only, for the error-bound theory."""
+"""Which statistics a layer's backward pass collects for its error bounds."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
+from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
-from comet_tf.scheduling import Gradients, Tensors
+from comet_tf.rules.base import WrappedLayer
+from comet_tf.scheduling import Gradients, GradientsOf, Observer, Tensors
 
-Observer = Callable[[Tensors, Tensors, Gradients], Tensors]
 
-
-def weight_gradient_observer(
-    control: BoundControl, is_kernel: Sequence[bool]
-) -> Observer:
-    """Records `WeightStats` of a convolution or dense layer.
+def weight_gradient(
+    wrapped: WrappedLayer,
+    control: BoundControl | None,
+    gradients: GradientsOf,
+    parameters: Tensors,
+    is_kernel: Sequence[bool],
+) -> Observer | None:
+    """Statistics of a layer whose input reaches its own kernels' gradient.
 
     Args:
-        control: Where they are recorded.
+        wrapped: The layer, linear in its input.
+        control: The input's error bound; `None` when it is kept exactly.
+        gradients: The layer's gradients, see `Backward`.
+        parameters: Tensors of its trainable variables.
         is_kernel: List of booleans, one a parameter: whether its gradient
-            reads the layer's input.
+            reads the input.
 
     Returns:
-        Function for `Backward.observe`. On other steps than collection steps
-        it does nothing but read the control's flag.
+        Function for `Backward.observe`, or `None` when there is nothing to
+        collect.
     """
+    if control is None or not wrapped.observed:
+        return None
 
-    def record(
-        dys: Tensors, restored: Tensors, of_parameters: Gradients
-    ) -> tf.Tensor:
-        dy = tf.cast(dys[0], tf.float32)
-        x = tf.cast(restored[0], tf.float32)
-        kernels = [
-            tf.reduce_mean(tf.abs(tf.cast(gradient, tf.float32)))
-            for gradient, use in zip(of_parameters, is_kernel, strict=True)
-            if use and gradient is not None
-        ]
-        channels = tf.cast(tf.shape(dy)[-1], tf.float32)
-        control.gradient_stats.assign(
+    def kernels_of(of_parameters: Gradients) -> tf.Tensor:
+        return tf.concat(
             [
-                tf.reduce_sum(tf.square(dy)),
-                channels,
-                tf.add_n(kernels) / len(kernels),
-                tf.reduce_mean(tf.square(x)),
-            ]
+                tf.reshape(tf.cast(gradient, tf.float32), [-1])
+                for gradient, use in zip(of_parameters, is_kernel, strict=True)
+                if use and gradient is not None
+            ],
+            axis=0,
         )
-        return tf.constant(True)
 
     def observe(
         dys: Tensors, restored: Tensors, of_parameters: Gradients
     ) -> Tensors:
         return [
-            tf.cond(
-                control.collect,
-                lambda: record(dys, restored, of_parameters),
-                lambda: tf.constant(False),
+            statistics.record_weight_gradient(
+                control,
+                dys[0],
+                lambda: kernels_of(of_parameters),
+                _channels(wrapped.layer, dys[0]),
+                restored[0],
+            ),
+            statistics.measure_weight_error(
+                control,
+                restored[0],
+                lambda x: kernels_of(gradients(dys, [x], parameters)[1]),
+            ),
+        ]
+
+    return observe
+
+
+def _channels(layer: Any, dy: tf.Tensor) -> tf.Tensor | int:
+    """Output channels that share one kernel element's worth of positions."""
+    first = getattr(layer, "data_format", None) == "channels_first"
+    channels = tf.shape(dy)[1 if first else -1]
+    if "Transpose" in type(layer).__name__:
+        # Each element of the kernel meets one output position in so many.
+        return channels * math.prod(layer.strides)
+    return channels
+
+
+def passed_on(
+    wrapped: WrappedLayer,
+    controls: Sequence[BoundControl | None],
+    gradients: GradientsOf,
+    parameters: Tensors = (),
+) -> Observer | None:
+    """Statistics of a layer that hands on the error of what it stored.
+
+    Args:
+        wrapped: The layer.
+        controls: Error bounds of the saved tensors, in their order.
+        gradients: The layer's gradients, see `Backward`.
+        parameters: Tensors of its trainable variables.
+
+    Returns:
+        Function for `Backward.observe`, or `None` when there is nothing to
+        collect.
+    """
+    if not wrapped.observed or not any(controls):
+        return None
+
+    def observe(dys: Tensors, restored: Tensors, _: Gradients) -> Tensors:
+        return [
+            statistics.probe_noise(
+                control,
+                restored,
+                index,
+                lambda tensors: gradients(dys, tensors, parameters),
             )
+            for index, control in enumerate(controls)
+            if control is not None
         ]
 
     return observe
