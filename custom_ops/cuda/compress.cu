@@ -11,121 +11,21 @@
 #include "custom_ops/codec/format.h"
 #include "custom_ops/codec/quantise.h"
 #include "custom_ops/cuda/bound.h"
+#include "custom_ops/cuda/compress_state.h"
 #include "custom_ops/cuda/encode.h"
 #include "custom_ops/cuda/launch.h"
 #include "custom_ops/cuda/launchers.h"
 #include "custom_ops/cuda/stage.h"
 #include "custom_ops/cuda/tile.h"
+#include "custom_ops/cuda/value_range.h"
 #include "custom_ops/cuda/warp.h"
+#include "custom_ops/cuda/write.h"
 
 namespace comet {
 namespace cuda {
 namespace {
 
-constexpr int kRangeBlocks = 1024;
-
-struct FloatRange {
-  float low;
-  float high;
-};
-
-// What the kernels of one compression leave for the later ones.
-struct CompressState {
-  CompressSummary summary;
-  Quantiser quantiser;
-  uint64_t seed;
-  uint64_t mixed_seed;
-  unsigned long long checksum;  // of the tiles packed so far
-};
-
-// What the size pass keeps of a tile.
-struct TileInfo {
-  uint16_t bytes;
-  uint16_t nonzeros;
-};
-
-// The parts of the workspace.
-struct Workspace {
-  CompressState* state;
-  FloatRange* ranges;
-  int64_t* offsets;  // of every 64th tile
-  TileInfo* tiles;
-  uint8_t* headers;  // of the blocks, 16 a tile
-  size_t bytes;
-
-  Workspace(void* memory, int64_t tiles_count) {
-    auto* start = static_cast<uint8_t*>(memory);
-    size_t at = 0;
-    auto take = [&](int64_t count, size_t size) {
-      uint8_t* part = start == nullptr ? nullptr : start + at;
-      at = (at + static_cast<size_t>(count) * size + 15) & ~size_t{15};
-      return part;
-    };
-    state = reinterpret_cast<CompressState*>(take(1, sizeof(CompressState)));
-    ranges =
-        reinterpret_cast<FloatRange*>(take(kRangeBlocks, sizeof(FloatRange)));
-    offsets = reinterpret_cast<int64_t*>(
-        take(OffsetCount(tiles_count), sizeof(int64_t)));
-    tiles = reinterpret_cast<TileInfo*>(take(tiles_count, sizeof(TileInfo)));
-    headers = take(tiles_count, kTileBlocks);
-    bytes = at;
-  }
-};
-
-// ---- Range ------------------------------------------------------------------
-
-__device__ inline void Include(float x, FloatRange* range) {
-  if ((FloatBits(x) & 0x7FFFFFFFu) >= 0x7F800000u) return;
-  if (x < range->low) range->low = x;
-  if (x > range->high) range->high = x;
-}
-
-// The union of all threads' ranges, in thread 0.
-__device__ inline FloatRange BlockRange(FloatRange range) {
-  struct Warps {
-    FloatRange ranges[kLanes];
-  };
-  COMET_SHARED(Warps, shared);
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    const float low = __shfl_xor_sync(kAllLanes, range.low, step);
-    const float high = __shfl_xor_sync(kAllLanes, range.high, step);
-    if (low < range.low) range.low = low;
-    if (high > range.high) range.high = high;
-  }
-  if (LaneIndex() == 0) shared.ranges[threadIdx.x / kLanes] = range;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (unsigned w = 1; w < blockDim.x / kLanes; ++w) {
-      const FloatRange other = shared.ranges[w];
-      if (other.low < range.low) range.low = other.low;
-      if (other.high > range.high) range.high = other.high;
-    }
-  }
-  return range;
-}
-
-__device__ inline FloatRange EmptyRange() {
-  return {FloatFromBits(0x7F800000u), FloatFromBits(0xFF800000u)};
-}
-
-template <DType kType>
-__global__ void __launch_bounds__(kThreads)
-    RangeKernel(const Storage<kType>* x, int64_t n, const bool* relative,
-                FloatRange* ranges) {
-  if (!*relative) return;
-  FloatRange range = EmptyRange();
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-#pragma unroll 8
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
-       i += stride) {
-    Include(ToFloat<kType>(x[i]), &range);
-  }
-  range = BlockRange(range);
-  if (threadIdx.x == 0) ranges[blockIdx.x] = range;
-}
-
-// ---- Parameters
-// ---------------------------------------------------------------
+// --- Parameters ---
 
 __global__ void __launch_bounds__(kThreads)
     PrepareKernel(DType dtype, Rounding rounding, const float* error_bound,
@@ -157,8 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   *state = s;
 }
 
-// ---- Sizes
-// --------------------------------------------------------------------
+// --- Sizes ---
 
 template <DType kType, Rounding kRounding>
 __global__ void __launch_bounds__(kThreads)
@@ -203,8 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Offsets
-// ------------------------------------------------------------------
+// --- Offsets ---
 
 constexpr int kOffsetThreads = 1024;
 
@@ -273,8 +171,7 @@ __global__ void __launch_bounds__(kOffsetThreads)
   }
 }
 
-// ---- Stream
-// -------------------------------------------------------------------
+// --- Stream ---
 
 // Where the tile begins in the stream.
 __device__ inline int64_t TileOffset(const TileInfo* tiles,
@@ -386,8 +283,7 @@ __global__ void __launch_bounds__(kPaddingBytes)
   info[3] = static_cast<double>(summary.error_bound);
 }
 
-// ---- Launches for each type
-// ---------------------------------------------------
+// --- Launches for each type ---
 
 template <DType kType>
 int LaunchRange(void* stream, const CompressInput& input, int64_t blocks,

@@ -9,12 +9,11 @@
 #include "custom_ops/codec/checksum.h"
 #include "custom_ops/codec/format.h"
 #include "custom_ops/codec/quantise.h"
-#include "custom_ops/codec/stream.h"
-#include "custom_ops/cuda/bound.h"
 #include "custom_ops/cuda/decode.h"
-#include "custom_ops/cuda/element.h"
 #include "custom_ops/cuda/launch.h"
 #include "custom_ops/cuda/launchers.h"
+#include "custom_ops/cuda/read_policies.h"
+#include "custom_ops/cuda/stream_header.h"
 #include "custom_ops/cuda/tile.h"
 #include "custom_ops/cuda/warp.h"
 #include "custom_ops/cuda/window.h"
@@ -28,164 +27,7 @@ struct DecodeState {
   unsigned error;               // bits of DecodeError
 };
 
-// What the kernels need of a stream's header.
-struct StreamHeader {
-  bool valid;
-  Geometry geometry;
-  Rounding rounding;
-  float step;
-  uint64_t seed;
-  int64_t tiles_start;
-  uint64_t checksum;
-};
-
-__device__ inline StreamHeader ReadHeader(const uint8_t* data, int64_t bytes,
-                                          DType dtype, int64_t n) {
-  const auto* words = reinterpret_cast<const uint64_t*>(data);
-  StreamHeader h = {};
-  if (bytes < kHeaderBytes + kPaddingBytes) return h;
-  constexpr uint64_t kMagic = 'C' | 'M' << 8 | 'E' << 16 | 'T' << 24;
-  const uint64_t fixed = kMagic | uint64_t{kFormatVersion} << 32 |
-                         static_cast<uint64_t>(dtype) << 40;
-  const uint64_t rounding = (words[0] ^ fixed) >> 48;
-  const auto row_length = static_cast<int64_t>(words[2]);
-  const float bound = FloatFromBits(static_cast<uint32_t>(words[3]));
-  h.step = FloatFromBits(static_cast<uint32_t>(words[3] >> 32));
-  h.seed = words[4];
-  h.checksum = words[7];
-  if ((words[0] ^ fixed) << 16 != 0 || rounding > 1 ||
-      words[1] != static_cast<uint64_t>(n) || row_length < 1 ||
-      row_length > kMaxElements || words[5] > static_cast<uint64_t>(n) ||
-      words[6] != static_cast<uint64_t>(bytes) || !ValidBound(bound)) {
-    return h;
-  }
-  h.rounding = static_cast<Rounding>(rounding);
-  if (FloatBits(h.step) != FloatBits(StepFor(dtype, h.rounding, bound))) {
-    return h;
-  }
-  h.geometry = MakeGeometry(n, row_length);
-  h.tiles_start = TilesStart(h.geometry.tiles);
-  h.valid = h.tiles_start <= bytes - kPaddingBytes;
-  return h;
-}
-
-// ---- Policies
-// -----------------------------------------------------------------
-
-// Restores the values.
-template <DType kType>
-class RestoreValues {
- public:
-  __device__ RestoreValues(const StreamHeader& header, int64_t tile, int lane,
-                           Storage<kType>* out)
-      : step_(header.step),
-        dither_(header.rounding == Rounding::kDither),
-        keys_(dither_ ? Mix(header.seed) : 0, tile, lane),
-        out_(out) {}
-
-  __device__ void Codes(const Column& column, int block,
-                        const LaneValues& lane) {
-    Storage<kType> elements[kBlockRows];
-    if (dither_) {
-      float offsets[kBlockRows];
-      keys_.Offsets(block, offsets);
-      Restore<Rounding::kDither>(lane, offsets, elements);
-    } else {
-      constexpr float kNone[kBlockRows] = {};
-      Restore<Rounding::kNearest>(lane, kNone, elements);
-    }
-    StoreBlock(out_, column, block, elements);
-  }
-
-  __device__ void Raw(const Column& column, int block,
-                      const Storage<kType> elements[kBlockRows]) {
-    StoreBlock(out_, column, block, elements);
-  }
-
- private:
-  template <Rounding kRounding>
-  __device__ void Restore(const LaneValues& lane,
-                          const float offsets[kBlockRows],
-                          Storage<kType> elements[kBlockRows]) const {
-    if (lane.steps) {
-#pragma unroll
-      for (int r = 0; r < kBlockRows; ++r) {
-        elements[r] = FromFloat<kType>(
-            RestoreStep(lane.values[r], step_, offsets[r], kRounding),
-            kRounding);
-      }
-      return;
-    }
-#pragma unroll
-    for (int r = 0; r < kBlockRows; ++r) {
-      const int32_t code = lane.values[r];
-      const Storage<kType> element = FromFloat<kType>(
-          RestoreStep(StepFromCode(code), step_, offsets[r], kRounding),
-          kRounding);
-      elements[r] = code == 0 ? Storage<kType>{0} : element;
-    }
-  }
-
-  float step_;
-  bool dither_;
-  DitherKeys keys_;
-  Storage<kType>* out_;
-};
-
-// Lets a gradient through where the values are positive.
-template <DType kType>
-class GateGradient {
- public:
-  __device__ GateGradient(bool any_nonzero, float slope,
-                          const Storage<kType>* dy, Storage<kType>* dx)
-      : any_nonzero_(any_nonzero), slope_(slope), dy_(dy), dx_(dx) {}
-
-  __device__ void Codes(const Column& column, int block,
-                        const LaneValues& lane) {
-    uint32_t positive = 0;
-#pragma unroll
-    for (int r = 0; r < kBlockRows; ++r) {
-      const int32_t value = lane.values[r];
-      // A step is positive from 0 on, and never that of a zero.
-      const bool is = any_nonzero_ ? lane.steps || value != 0
-                                   : value > (lane.steps ? -1 : 0);
-      positive |= (is ? 1u : 0u) << r;
-    }
-    Gate(column, block, positive);
-  }
-
-  __device__ void Raw(const Column& column, int block,
-                      const Storage<kType> elements[kBlockRows]) {
-    uint32_t positive = 0;
-#pragma unroll
-    for (int r = 0; r < kBlockRows; ++r) {
-      const float x = ToFloat<kType>(elements[r]);
-      positive |= (x > 0.0f && !IsExactZero(x) ? 1u : 0u) << r;
-    }
-    Gate(column, block, positive);
-  }
-
- private:
-  __device__ void Gate(const Column& column, int block, uint32_t positive) {
-    Storage<kType> values[kBlockRows];
-    LoadBlock(dy_, column, block, values);
-#pragma unroll
-    for (int r = 0; r < kBlockRows; ++r) {
-      if ((positive >> r & 1u) == 0) {
-        values[r] = ScaleElement<kType>(values[r], slope_);
-      }
-    }
-    StoreBlock(dx_, column, block, values);
-  }
-
-  bool any_nonzero_;
-  float slope_;
-  const Storage<kType>* dy_;
-  Storage<kType>* dx_;
-};
-
-// ---- Tiles
-// --------------------------------------------------------------------
+// --- Tiles ---
 
 struct TilePlace {
   int64_t offset;
@@ -374,8 +216,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Launches for each type
-// ---------------------------------------------------
+// --- Launches for each type ---
 
 struct DecodeWorkspace {
   DecodeState state;

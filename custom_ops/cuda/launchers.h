@@ -28,8 +28,7 @@ int SetDevice(int device);
 // come here. `function` must not call CUDA.
 int EnqueueHostFunction(void* stream, void (*function)(void*), void* argument);
 
-// ---- Compress
-// -----------------------------------------------------------------
+// --- Compress ---
 
 struct CompressInput {
   DType dtype;
@@ -63,8 +62,7 @@ int LaunchCompressSize(void* stream, const CompressInput& input,
 int LaunchCompressPack(void* stream, const CompressInput& input,
                        void* workspace, uint8_t* out, double* info);
 
-// ---- Decompress
-// ---------------------------------------------------------------
+// --- Decompress ---
 
 // Why a stream was refused; bits.
 enum DecodeError : int32_t {
@@ -89,8 +87,7 @@ int LaunchSignGradient(void* stream, DType dtype, const uint8_t* data,
                        int64_t bytes, int64_t n, float slope, void* workspace,
                        const void* dy, void* dx, int32_t* error);
 
-// ---- Masks
-// --------------------------------------------------------------------
+// --- Masks ---
 
 // Bit i of `mask` says whether lower < x[i] < upper; an infinite `upper` is no
 // limit. Writes ceil(n / 8) bytes.
@@ -101,8 +98,7 @@ int LaunchPackMask(void* stream, DType dtype, const void* x, int64_t n,
 int LaunchMaskGradient(void* stream, DType dtype, const uint8_t* mask,
                        const void* dy, int64_t n, float slope, void* dx);
 
-// ---- Pooling
-// ------------------------------------------------------------------
+// --- Pooling ---
 
 // Channels-last, always three spatial dimensions; those that are missing come
 // first, with size 1. As PoolGeometry of custom_ops/cpu/pooling.h, which also
@@ -123,8 +119,7 @@ int LaunchPackPoolPositions(void* stream, DType dtype, const PoolShape& shape,
 int LaunchPoolGradient(void* stream, DType dtype, const PoolShape& shape,
                        const uint8_t* positions, const void* dy, void* dx);
 
-// ---- Sum of squares
-// -----------------------------------------------------------
+// --- Sum of squares ---
 
 size_t SumOfSquaresWorkspaceBytes();
 

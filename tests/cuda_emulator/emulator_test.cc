@@ -55,7 +55,7 @@ bool Failed(const std::string& part) {
   return cuda_emulator::LastError().find(part) != std::string::npos;
 }
 
-// ---- Kernels that are right -------------------------------------------------
+// --- Kernels that are right ---
 
 void Collectives(unsigned* out) {
   const unsigned lane = threadIdx.x % 32;
@@ -198,7 +198,7 @@ void TestBlockOrder() {
   CHECK(orders.size() > 3);
 }
 
-// ---- Kernels that are wrong -------------------------------------------------
+// --- Kernels that are wrong ---
 
 void BarrierInBranch() {
   if (threadIdx.x < 40) __syncthreads();

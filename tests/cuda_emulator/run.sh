@@ -44,7 +44,7 @@ for source in emulator fiber; do
   compile "tests/cuda_emulator/$source.cc" "${include[@]}" "${sanitize[@]}"
 done
 
-for test in emulator codec_kernels tensor_kernels; do
+for test in emulator codec_kernels codec_damage tensor_kernels; do
   "$cxx" "${common[@]}" "${include[@]}" "${sanitize[@]}" \
     "tests/cuda_emulator/${test}_test.cc" "${objects[@]}" -pthread \
     -o "$build/${test}_test"

@@ -72,7 +72,7 @@ void TestMasks() {
   }
 }
 
-// ---- Pooling ----------------------------------------------------------------
+// --- Pooling ---
 
 PoolGeometry MakePool(int64_t batch, int64_t channels, PoolGeometry::Dims input,
                       PoolGeometry::Dims window, PoolGeometry::Dims strides,
@@ -166,7 +166,7 @@ void TestPooling() {
   }
 }
 
-// ---- Sum of squares ---------------------------------------------------------
+// --- Sum of squares ---
 
 template <typename T>
 void CheckSum(DType dtype, int64_t n) {

@@ -46,7 +46,7 @@ for source in custom_ops/cuda/*.cu; do
   "${device[@]}" -c "$source" -o "$build/cuda_$(basename "$source" .cu).o" &
 done
 if [ -z "$emulate" ]; then
-  for test in codec_kernels tensor_kernels; do
+  for test in codec_kernels codec_damage tensor_kernels; do
     "${device[@]}" -c "tests/cuda_emulator/${test}_test.cc" \
       -o "$build/test_$test.o" &
   done
@@ -58,7 +58,7 @@ objects=("$build"/codec*.o "$build"/cpu_*.o "$build"/cuda_*.o)
 
 if [ -z "$emulate" ]; then
   step "Kernels against the CPU"
-  for test in codec_kernels tensor_kernels; do
+  for test in codec_kernels codec_damage tensor_kernels; do
     "${link[@]}" "$build/test_$test.o" "${objects[@]}" -o "$build/$test"
     "$build/$test"
   done

@@ -30,7 +30,7 @@
 #define COMET_EMULATOR_SITE \
   const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-// ---- Indices ---------------------------------------------------------------
+// --- Indices ---
 
 using dim3 = cuda_emulator::Dim3;
 
@@ -40,7 +40,7 @@ inline const dim3& blockDim = cuda_emulator::indices.block_dim;
 inline const dim3& gridDim = cuda_emulator::indices.grid_dim;
 constexpr int warpSize = 32;
 
-// ---- Vector types ----------------------------------------------------------
+// --- Vector types ---
 
 struct alignas(8) uint2 {
   unsigned x, y;
@@ -60,7 +60,7 @@ inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
 
-// ---- Bits ------------------------------------------------------------------
+// --- Bits ---
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
@@ -105,7 +105,7 @@ inline unsigned long long __umul64hi(unsigned long long a,
       static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-// ---- Floating point --------------------------------------------------------
+// --- Floating point ---
 
 template <typename To, typename From>
 inline To comet_emulator_bits(From from) {
@@ -152,7 +152,7 @@ inline int __float2int_rd(float x) {
   return static_cast<int>(y);
 }
 
-// ---- Memory ----------------------------------------------------------------
+// --- Memory ---
 
 template <typename T>
 inline T __ldg(const T* p) {
@@ -184,7 +184,7 @@ inline unsigned atomicMin(unsigned* p, unsigned v) {
   return comet_emulator_fetch(p, *p > v ? v : *p);
 }
 
-// ---- Barriers and warp collectives ------------------------------------------
+// --- Barriers and warp collectives ---
 
 inline void __syncthreads(COMET_EMULATOR_SITE) {
   cuda_emulator::SyncThreads({file, line});
@@ -270,7 +270,7 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32,
                                 line);
 }
 
-// ---- The runtime's functions ------------------------------------------------
+// --- The runtime's functions ---
 
 enum cudaError_t {
   cudaSuccess = 0,
