@@ -120,10 +120,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks the model, and resumes from `state_path` if there is one."""
-        from comet_tf import wrapping  # It imports this package.
-
         del logs
-        wrapping.observe(self.model)
+        self._observe()
         if self.state_path is not None and Path(self.state_path).exists():
             with open(self.state_path, encoding="utf-8") as file:
                 self.load_state_dict(json.load(file))
@@ -260,14 +258,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             for control in entry.wrapped.controls.values()
         ]
 
-    def _collect_flag(self) -> Any:
-        """The variable that makes layers report, if there is one yet."""
-        flag = getattr(self._wrapped(), "collect", None)
-        if flag is None:
-            controls = self._controls()
-            flag = controls[0].collect if controls else None
-        return flag
-
     def _iterations_ahead(self, batch: int) -> tuple[int, int]:
         """First and last iteration that the next execution works on.
 
@@ -294,18 +284,17 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                     control.restore(snapshot)
 
     def _begin_collection(self, iteration: int) -> None:
-        flag = self._collect_flag()
-        if flag is None:
-            return  # No layer has trained yet; the collection stays due.
+        # Layers that have not trained yet have no controls, and start with the
+        # bounds that this would prepare.
         self._collector.prepare(self._controls(), self.model.optimizer)
-        flag.assign(True)
+        self._wrapped().collect.assign(True)
         self._collecting = iteration
 
     def _finish_collection(self) -> None:
         if self._collecting is None:
             return
         iteration, self._collecting = self._collecting, None
-        self._collect_flag().assign(False)
+        self._wrapped().collect.assign(False)
         pairs = self._controls_and_rounding()
         if not pairs:
             return

@@ -79,11 +79,10 @@ class StoredDense(keras.layers.Dense):
 class FakeWrapped:
     """What `wrapping.wrapped_model` returns, as far as the callback looks."""
 
-    def __init__(self, layers, rounding="dither", with_flag=True):
+    def __init__(self, layers, rounding="dither"):
         self._layers = layers
         self._rounding = rounding
-        if with_flag:
-            self.collect = layers[0].flag
+        self.collect = layers[0].flag
 
     @property
     def entries(self):

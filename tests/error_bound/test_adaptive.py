@@ -34,15 +34,18 @@ def data(batches, batch=32, seed=0):
     return x, y
 
 
+def count_as_wrapped(monkeypatch, wrapped):
+    monkeypatch.setattr(AdaptiveErrorBound, "_observe", lambda self: None)
+    monkeypatch.setattr(AdaptiveErrorBound, "_wrapped", lambda self: wrapped)
+
+
 @pytest.fixture
 def fit(monkeypatch):
     """Fits a model whose layers count as wrapped."""
 
     def run(model, layers, callback, batches=30, epochs=1, **arguments):
-        wrapped = FakeWrapped(layers, arguments.pop("rounding", "dither"))
-        monkeypatch.setattr(
-            AdaptiveErrorBound, "_wrapped", lambda self: wrapped
-        )
+        rounding = arguments.pop("rounding", "dither")
+        count_as_wrapped(monkeypatch, FakeWrapped(layers, rounding))
         x, y = arguments.pop("data", data(batches))
         return model.fit(
             x,
@@ -101,18 +104,6 @@ def test_resumed_iterations_go_on(fit):
     fit(model, layers, callback, batches=30)
     fit(model, layers, callback, batches=30)
     assert iterations(callback) == [1, 10, 25, 50]
-
-
-def test_without_a_flag_the_first_collection_waits_for_controls(
-    monkeypatch, fit
-):
-    model, layers = make_model()
-    callback = AdaptiveErrorBound(update_interval=25)
-    wrapped = FakeWrapped(layers, with_flag=False)
-    monkeypatch.setattr(AdaptiveErrorBound, "_wrapped", lambda self: wrapped)
-    x, y = data(12)
-    model.fit(x, y, batch_size=32, verbose=0, callbacks=[callback])
-    assert iterations(callback) == [2, 10]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +211,7 @@ def test_a_layer_without_gradient_keeps_its_bound(fit):
         }
 
 
-def test_logs_show_ratio_and_bound(fit):
+def test_logs_show_ratio_and_bound(monkeypatch):
     model, layers = make_model()
     seen = {}
 
@@ -230,8 +221,7 @@ def test_logs_show_ratio_and_bound(fit):
 
     callback = AdaptiveErrorBound(update_interval=5)
     x, y = data(12)
-    wrapped = FakeWrapped(layers)
-    callback._wrapped = lambda: wrapped
+    count_as_wrapped(monkeypatch, FakeWrapped(layers))
     history = model.fit(
         x, y, batch_size=32, verbose=0, callbacks=[callback, Look()]
     )
