@@ -13,14 +13,17 @@
 #include <vector>
 
 #include "custom_ops/codec/stream.h"
+#include "custom_ops/cpu/codec_chunks.h"
 #include "custom_ops/cpu/codec_ieee.h"
 #include "custom_ops/cpu/codec_kernels.h"
+#include "custom_ops/cpu/codec_units.h"
 
 namespace comet {
 namespace {
 
-constexpr size_t kMaxChunkBytes = size_t{1} << 20;
-constexpr size_t kMinChunkBytes = size_t{1} << 12;
+// Blocks this small come from malloc in TensorFlow's CPU allocator. Larger ones
+// would leave holes of their size in its pool, which a later stream then fills
+// badly (measured: a third more bytes in use at the end of a forward pass).
 constexpr int64_t kRangePart = 1 << 16;  // elements
 constexpr int64_t kCopyPart = 1 << 18;   // bytes
 // Rough costs for the scheduler, in cycles.
@@ -39,28 +42,6 @@ const CodecKernels& ChooseKernels() {
 const CodecKernels& Kernels() {
   static const CodecKernels& kernels = ChooseKernels();
   return kernels;
-}
-
-// Units are numbered band by band, each band's strips in groups.
-int64_t UnitsPerBand(const Geometry& g) {
-  return (g.strips + kUnitStrips - 1) / kUnitStrips;
-}
-
-int64_t UnitCount(const Geometry& g) {
-  return g.tiles == 0 ? 0 : g.bands * UnitsPerBand(g);
-}
-
-TileUnit UnitAt(const Geometry& g, int64_t unit) {
-  TileUnit result;
-  result.band = unit / UnitsPerBand(g);
-  result.first_strip = unit % UnitsPerBand(g) * kUnitStrips;
-  result.strips = static_cast<int>(
-      std::min<int64_t>(kUnitStrips, g.strips - result.first_strip));
-  return result;
-}
-
-int64_t FirstTile(const Geometry& g, const TileUnit& unit) {
-  return unit.band * g.strips + unit.first_strip;
 }
 
 Status CheckInput(DType dtype, int64_t n) {
@@ -90,53 +71,6 @@ Status CheckOptions(const CompressOptions& options) {
   }
   return Status();
 }
-
-// Bytes of encoded units in chunks that grow to 1 MiB. Threads take a chunk
-// with room, fill it, and put it back.
-class ChunkPool {
- public:
-  struct Chunk {
-    uint8_t* data = nullptr;
-    size_t used = 0;
-    size_t capacity = 0;
-  };
-
-  void Reset(const AllocateScratch* allocate) {
-    allocate_ = allocate;
-    idle_.clear();
-    next_bytes_ = kMinChunkBytes;
-  }
-
-  // A chunk with room for `bytes`, or one without data when out of memory.
-  Chunk Take(size_t bytes) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (Chunk& chunk : idle_) {
-      if (chunk.capacity - chunk.used >= bytes) {
-        std::swap(chunk, idle_.back());
-        const Chunk taken = idle_.back();
-        idle_.pop_back();
-        return taken;
-      }
-    }
-    Chunk chunk;
-    chunk.capacity = std::max(next_bytes_, bytes);
-    next_bytes_ = std::min(2 * next_bytes_, kMaxChunkBytes);
-    chunk.data = (*allocate_)(chunk.capacity);
-    return chunk;
-  }
-
-  void Return(const Chunk& chunk) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    // A chunk with little room left would only slow the search down.
-    if (chunk.capacity - chunk.used >= kMinChunkBytes) idle_.push_back(chunk);
-  }
-
- private:
-  const AllocateScratch* allocate_ = nullptr;
-  std::mutex mutex_;
-  std::vector<Chunk> idle_;
-  size_t next_bytes_ = kMinChunkBytes;
-};
 
 // What decoding needs, once the stream's header and tables are valid.
 struct OpenStream {

@@ -20,7 +20,7 @@ using ParallelFor =
     std::function<void(int64_t units, int64_t cycles_per_unit,
                        const std::function<void(int64_t, int64_t)>& fn)>;
 
-// Hands out scratch in chunks of at most 1 MiB; nullptr when out of memory.
+// Hands out scratch in chunks of at most 132 KiB; nullptr when out of memory.
 // Calls never overlap. The caller frees the chunks after Compressor::Write.
 using AllocateScratch = std::function<uint8_t*(size_t bytes)>;
 

@@ -38,7 +38,7 @@ inline Status CompressTo(const CompressOptions& options, const void* x,
   Compressor compressor;
   const Status status =
       compressor.Encode(options, x, parallel_for, [&](size_t bytes) {
-        COMET_CHECK(bytes <= (size_t{1} << 20));
+        COMET_CHECK(bytes <= (size_t{132} << 10));
         chunks.emplace_back(new uint8_t[bytes]);
         return chunks.back().get();
       });

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// Block primitives of encoding for AVX-512.
+//
+// Codes that fit 16 bits stay packed: one register a row, its 32 lanes in the
+// order that _mm512_packs_epi32 leaves them in ("packed order"; lane order
+// comes back with one byte permutation a plane). Rare blocks, with larger codes
+// or at the end of the tensor, take the portable path on int32 codes ("wide").
+#ifndef COMET_CPU_CODEC_AVX512_ENCODE_H_
+#define COMET_CPU_CODEC_AVX512_ENCODE_H_
+
+#include "custom_ops/cpu/codec_avx512_vectors.h"
+
+namespace comet {
+namespace {
+
+// Position of a lane in packed order.
+inline int PackedPosition(int lane) {
+  return lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4;
+}
+
+struct Avx512Encode : Avx512Vectors {
+  struct Codes {
+    alignas(64) int16_t packed[kBlockRows][kLanes];
+    BlockCodes wide;  // only where is_wide
+    bool is_wide;
+    uint32_t magnitudes;
+    bool negative;
+    bool rejected;
+    int nonzeros;
+  };
+
+  struct Above {
+    alignas(64) int16_t packed[kLanes];
+    CodeRow wide;  // only where is_wide
+    bool is_wide;
+    int low;  // bounds of the packed codes
+    int high;
+  };
+
+  // Codes of up to this many magnitude bits are packed.
+  static constexpr int kPackedBits = 13;
+
+  static void Reset(Above* above) {
+    Store(above->packed, _mm512_setzero_si512());
+    above->is_wide = false;
+    above->low = 0;
+    above->high = 0;
+  }
+
+  // What a block's quantisation gathers.
+  struct Gather {
+    __m512 error = _mm512_setzero_ps();
+    __m512i magnitudes = _mm512_setzero_si512();
+    __m512i steps = _mm512_setzero_si512();
+    __mmask16 lost = 0;
+  };
+
+  // Codes of 16 elements; `f` is used by dither only.
+  template <DType kType, Rounding kRounding>
+  static __m512i Quantise16(__m512 x, __m512 f, __m512 step, __m512 inv,
+                            Gather* gather) {
+    constexpr bool kDither = kRounding == Rounding::kDither;
+    const __m512i bits = _mm512_castps_si512(x);
+    const __mmask16 nonzero =
+        _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7F800000));
+    __m512 t = _mm512_maskz_mul_ps(nonzero, x, inv);
+    const __m512 half = _mm512_set1_ps(0.5f);
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512i s, sign, code;
+    __m512 y;
+    if constexpr (kDither) {
+      t = _mm512_add_ps(t, f);
+      const __m512i i = _mm512_cvt_roundps_epi32(
+          t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      y = _mm512_sub_ps(_mm512_add_ps(_mm512_cvtepi32_ps(i), half), f);
+      s = _mm512_sub_epi32(i, one);
+      sign = _mm512_srai_epi32(s, 31);
+      code = _mm512_maskz_add_epi32(nonzero, i, sign);
+    } else {
+      const __m512i i = _mm512_cvttps_epi32(t);
+      sign = _mm512_srai_epi32(bits, 31);
+      s = _mm512_add_epi32(i, sign);
+      // float(i) + copysign(0.5, x) is float(s) + 0.5.
+      const __m512i signed_half = _mm512_ternarylogic_epi32(
+          bits, _mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(half), 0xEA);
+      y = _mm512_add_ps(_mm512_cvtepi32_ps(i),
+                        _mm512_castsi512_ps(signed_half));
+      code = _mm512_maskz_add_epi32(nonzero, i, _mm512_or_si512(sign, one));
+    }
+    y = _mm512_mul_ps(y, step);
+    if constexpr (kType != DType::kFloat32) {
+      y = Widen<kType>(Narrow<kType, kRounding>(y));
+      gather->lost |= _mm512_mask_testn_epi32_mask(
+          nonzero, _mm512_castps_si512(y), _mm512_set1_epi32(0x7F800000));
+    }
+    // Largest magnitude; drops NaN, whose `s` is far out of range.
+    gather->error = _mm512_mask_range_ps(gather->error, nonzero, gather->error,
+                                         _mm512_sub_ps(x, y), 0xB);
+    gather->magnitudes =
+        _mm512_mask_or_epi32(gather->magnitudes, nonzero, gather->magnitudes,
+                             _mm512_xor_si512(s, sign));
+    gather->steps =
+        _mm512_mask_or_epi32(gather->steps, nonzero, gather->steps, s);
+    return code;
+  }
+
+  template <DType kType, Rounding kRounding>
+  static void Quantise(const uint8_t* x, int64_t stride, const Quantiser& q,
+                       const uint32_t* keys, bool uniform, Codes* block) {
+    constexpr int kHalfRow = kType == DType::kFloat32 ? 64 : 32;
+    const __m512 step = _mm512_set1_ps(q.step);
+    const __m512 inv = _mm512_set1_ps(q.inv);
+    Gather gather;
+    [[maybe_unused]] __m512i hash_low, hash_high;
+    [[maybe_unused]] const __m512i lanes_low = HashLanes(0);
+    [[maybe_unused]] const __m512i lanes_high = HashLanes(16);
+    int nonzeros = 0;
+#pragma GCC unroll 8
+    for (int r = 0; r < kBlockRows; ++r) {
+      const uint8_t* row = x + r * stride;
+      __m512 f_low = _mm512_setzero_ps();
+      __m512 f_high = _mm512_setzero_ps();
+      if constexpr (kRounding == Rounding::kDither) {
+        if (r % 2 == 0) {
+          hash_low = DitherHash16(keys[r / 2], lanes_low);
+          hash_high = DitherHash16(keys[r / 2], lanes_high);
+        }
+        f_low = DitherOffset16(hash_low, r % 2 != 0);
+        f_high = DitherOffset16(hash_high, r % 2 != 0);
+      }
+      const __m512i low = Quantise16<kType, kRounding>(
+          Load16<kType>(row), f_low, step, inv, &gather);
+      const __m512i high = Quantise16<kType, kRounding>(
+          Load16<kType>(row + kHalfRow), f_high, step, inv, &gather);
+      const __m512i packed = _mm512_packs_epi32(low, high);
+      Store(block->packed[r], packed);
+      nonzeros += PopCount(_mm512_test_epi16_mask(packed, packed));
+    }
+    block->magnitudes =
+        static_cast<uint32_t>(_mm512_reduce_or_epi32(gather.magnitudes));
+    block->negative = _mm512_movepi32_mask(gather.steps) != 0;
+    block->nonzeros = nonzeros;
+    const float error = _mm512_reduce_max_ps(gather.error);
+    block->rejected = gather.lost != 0 || FloatBits(error) > q.limit ||
+                      block->magnitudes >= uint32_t{kMagnitudeLimit};
+    block->is_wide = !uniform || Length(block->magnitudes) > kPackedBits ||
+                     q.step < kTinyStep;
+    if (block->is_wide) {
+      PortableIsa::Quantise<kType, kRounding>(x, stride, q, keys, uniform,
+                                              &block->wide);
+      block->magnitudes = block->wide.magnitudes;
+      block->negative = block->wide.negative;
+      block->rejected = block->wide.rejected;
+    }
+  }
+
+  // Below, a restored float32 can be subnormal, which only the portable path
+  // checks for.
+  static constexpr float kTinyStep = 1e-30f;
+
+  // Bytes of two rows: in each 128-bit lane 8 of row r, then 8 of row r + 1.
+  using RowPairs = __m512i[kBlockRows / 2];
+
+  // Row bits of a row pair's bytes in a plane.
+  static __m512i RowBits(int pair) {
+    const uint64_t even = 0x0101010101010101ull << (2 * pair);
+    const int64_t low = static_cast<int64_t>(even);
+    const int64_t high = static_cast<int64_t>(even << 1);
+    return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+  }
+
+  // A plane from the row bits of its set elements: joins the rows of each pair
+  // and returns to lane order.
+  static __m256i FinishPlane(__m512i rows) {
+    const __m512i joined =
+        _mm512_or_si512(rows, _mm512_shuffle_epi32(rows, _MM_PERM_BADC));
+    // Lane k comes from byte k / 4 % 4 * 16 + k / 16 * 4 + k % 4.
+    const __m512i index = _mm512_castsi256_si512(_mm256_set_epi8(
+        55, 54, 53, 52, 39, 38, 37, 36, 23, 22, 21, 20, 7, 6, 5, 4, 51, 50, 49,
+        48, 35, 34, 33, 32, 19, 18, 17, 16, 3, 2, 1, 0));
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi8(index, joined));
+  }
+
+  // Planes of bit 0..count-1 of the bytes; they go to planes first, first+1...
+  static void PlanesFromBytes(const RowPairs& bytes, int first, int count,
+                              PlaneSet* set) {
+    for (int p = 0; p < count; ++p) {
+      const __m512i bit = _mm512_set1_epi8(static_cast<char>(1 << p));
+      __m512i rows = _mm512_setzero_si512();
+#pragma GCC unroll 4
+      for (int j = 0; j < kBlockRows / 2; ++j) {
+        // Adds bits that are not there yet: OR, which has no byte mask.
+        rows = _mm512_mask_add_epi8(rows, _mm512_test_epi8_mask(bytes[j], bit),
+                                    rows, RowBits(j));
+      }
+      StorePlane(FinishPlane(rows), first + p, set);
+    }
+  }
+
+  static void StorePlane(__m256i plane, int p, PlaneSet* set) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(set->plane[p]), plane);
+    set->mask[p] = _mm256_test_epi8_mask(plane, plane);
+  }
+
+  // OR of all 16-bit words.
+  static uint32_t OrWords(__m512i v) {
+    const uint32_t all = static_cast<uint32_t>(_mm512_reduce_or_epi32(v));
+    return (all | all >> 16) & 0xFFFFu;
+  }
+
+  static uint32_t OrBytes(__m512i v) {
+    const uint32_t all = OrWords(v);
+    return (all | all >> 8) & 0xFFu;
+  }
+
+  static __m512i StepsFromCodes8(__m512i code) {
+    const __mmask64 positive =
+        _mm512_cmpgt_epi8_mask(code, _mm512_setzero_si512());
+    return _mm512_mask_sub_epi8(code, positive, code, _mm512_set1_epi8(1));
+  }
+
+  static __m512i ZigZag8(__m512i d) {
+    const __m512i twice = _mm512_add_epi8(d, d);
+    return _mm512_mask_sub_epi8(twice, _mm512_movepi8_mask(d),
+                                _mm512_set1_epi8(-1), twice);
+  }
+
+  static __m512i ZigZag16(__m512i d) {
+    return _mm512_xor_si512(_mm512_add_epi16(d, d), _mm512_srai_epi16(d, 15));
+  }
+
+  // Magnitude q and sign (in bit sign_plane) of nonzero codes.
+  static __m512i SparseValue8(__m512i code, int sign_plane) {
+    const __mmask64 nonzero = _mm512_test_epi8_mask(code, code);
+    const __m512i q = _mm512_maskz_sub_epi8(nonzero, _mm512_abs_epi8(code),
+                                            _mm512_set1_epi8(1));
+    const __m512i bit = _mm512_set1_epi8(static_cast<char>(1 << sign_plane));
+    return _mm512_mask_add_epi8(q, _mm512_movepi8_mask(code), q, bit);
+  }
+
+  static __m512i SparseValue16(__m512i code, int sign_plane) {
+    const __mmask32 nonzero = _mm512_test_epi16_mask(code, code);
+    const __m512i q = _mm512_maskz_sub_epi16(nonzero, _mm512_abs_epi16(code),
+                                             _mm512_set1_epi16(1));
+    const __m512i bit = _mm512_set1_epi16(static_cast<short>(1 << sign_plane));
+    return _mm512_mask_add_epi16(q, _mm512_movepi16_mask(code), q, bit);
+  }
+
+  // Whether codes and differences to the row above fit signed bytes.
+  static bool FitsBytes(const Codes& block, const Above& above) {
+    const int reach = 1 << Length(block.magnitudes);
+    const int low = block.negative ? -reach : 0;
+    return reach <= 127 && above.high <= 127 && above.low >= -127 &&
+           reach - above.low <= 127 && above.high - low <= 127 &&
+           reach - low <= 127;
+  }
+
+  template <Residual kResidual>
+  static void BuildPlanes(const Codes& block, const Above& above,
+                          const uint32_t* present, int sign_plane,
+                          PlaneSet* set) {
+    if (block.is_wide || above.is_wide) {
+      BlockCodes codes;
+      CodeRow row;
+      PortableIsa::BuildPlanes<kResidual>(WideCodes(block, &codes),
+                                          WideRow(above, &row), present,
+                                          sign_plane, set);
+    } else if (FitsBytes(block, above)) {
+      BuildPlanes8<kResidual>(block, above, sign_plane, set);
+    } else {
+      BuildPlanes16<kResidual>(block, above, sign_plane, set);
+    }
+  }
+
+  // Codes as pairs of rows of bytes.
+  static void BytePairs(const Codes& block, RowPairs* pairs) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlockRows / 2; ++j) {
+      (*pairs)[j] = _mm512_packs_epi16(LoadRow16(block.packed[2 * j]),
+                                       LoadRow16(block.packed[2 * j + 1]));
+    }
+  }
+
+  template <Residual kResidual>
+  static void BuildPlanes8(const Codes& block, const Above& above,
+                           int sign_plane, PlaneSet* set) {
+    RowPairs code;
+    BytePairs(block, &code);
+    const __m512i row = LoadRow16(above.packed);
+    __m512i last = _mm512_packs_epi16(row, row);
+    if constexpr (kResidual == Residual::kDeltaSteps) {
+      last = StepsFromCodes8(last);
+    }
+    RowPairs value;
+    __m512i all = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlockRows / 2; ++j) {
+      if constexpr (kResidual == Residual::kSparseValues) {
+        value[j] = SparseValue8(code[j], sign_plane);
+      } else if constexpr (kResidual == Residual::kDirectCodes) {
+        value[j] = ZigZag8(code[j]);
+      } else {
+        __m512i now = code[j];
+        if constexpr (kResidual == Residual::kDeltaSteps) {
+          now = StepsFromCodes8(now);
+        }
+        // The rows before these two.
+        const __m512i before = _mm512_alignr_epi8(now, last, 8);
+        value[j] = ZigZag8(_mm512_sub_epi8(now, before));
+        last = now;
+      }
+      all = _mm512_or_si512(all, value[j]);
+    }
+    set->count = Length(OrBytes(all));
+    PlanesFromBytes(value, 0, set->count, set);
+  }
+
+  template <Residual kResidual>
+  static void BuildPlanes16(const Codes& block, const Above& above,
+                            int sign_plane, PlaneSet* set) {
+    __m512i last = LoadRow16(above.packed);
+    if constexpr (kResidual == Residual::kDeltaSteps) {
+      last = StepsFromCodes16(last);
+    }
+    __m512i value[kBlockRows];
+    __m512i all = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int r = 0; r < kBlockRows; ++r) {
+      __m512i now = LoadRow16(block.packed[r]);
+      if constexpr (kResidual == Residual::kSparseValues) {
+        value[r] = SparseValue16(now, sign_plane);
+      } else if constexpr (kResidual == Residual::kDirectCodes) {
+        value[r] = ZigZag16(now);
+      } else {
+        if constexpr (kResidual == Residual::kDeltaSteps) {
+          now = StepsFromCodes16(now);
+        }
+        value[r] = ZigZag16(_mm512_sub_epi16(now, last));
+        last = now;
+      }
+      all = _mm512_or_si512(all, value[r]);
+    }
+    set->count = Length(OrWords(all));
+    const __m512i low_byte = _mm512_set1_epi16(0xFF);
+    RowPairs low, high;
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlockRows / 2; ++j) {
+      const __m512i even = value[2 * j];
+      const __m512i odd = value[2 * j + 1];
+      low[j] = _mm512_packus_epi16(_mm512_and_si512(even, low_byte),
+                                   _mm512_and_si512(odd, low_byte));
+      high[j] = _mm512_packus_epi16(_mm512_srli_epi16(even, 8),
+                                    _mm512_srli_epi16(odd, 8));
+    }
+    PlanesFromBytes(low, 0, set->count < 8 ? set->count : 8, set);
+    PlanesFromBytes(high, 8, set->count - 8, set);
+  }
+
+  static void BitmapPlane(const Codes& block, uint8_t* plane) {
+    if (block.is_wide) {
+      PortableIsa::BitmapPlane(block.wide, plane);
+      return;
+    }
+    RowPairs code;
+    BytePairs(block, &code);  // saturation keeps nonzero codes nonzero
+    __m512i rows = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlockRows / 2; ++j) {
+      rows = _mm512_or_si512(
+          rows, _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(code[j], code[j]),
+                                      RowBits(j)));
+    }
+    _mm256_store_si256(reinterpret_cast<__m256i*>(plane), FinishPlane(rows));
+  }
+
+  static void KeepLastRow(const Codes& block, Above* above) {
+    above->is_wide = block.is_wide;
+    if (block.is_wide) {
+      PortableIsa::KeepLastRow(block.wide, &above->wide);
+      return;
+    }
+    Store(above->packed, LoadRow16(block.packed[kBlockRows - 1]));
+    above->high = 1 << Length(block.magnitudes);
+    above->low = block.negative ? -above->high : 0;
+  }
+
+  static const BlockCodes& WideCodes(const Codes& block, BlockCodes* codes) {
+    if (block.is_wide) return block.wide;
+    for (int r = 0; r < kBlockRows; ++r) {
+      for (int k = 0; k < kLanes; ++k) {
+        codes->code[r][k] = block.packed[r][PackedPosition(k)];
+      }
+    }
+    return *codes;
+  }
+
+  static const CodeRow& WideRow(const Above& above, CodeRow* row) {
+    if (above.is_wide) return above.wide;
+    for (int k = 0; k < kLanes; ++k) {
+      row->code[k] = above.packed[PackedPosition(k)];
+    }
+    return *row;
+  }
+};
+
+}  // namespace
+}  // namespace comet
+
+#endif  // COMET_CPU_CODEC_AVX512_ENCODE_H_
