@@ -86,6 +86,10 @@ class Collector:
             A `Reading`.
         """
         snapshot = control.snapshot()
+        measured = math.nan
+        if control.read_stream_info().raw_bytes > 0:
+            # Else the error was drawn for another tensor's bound.
+            measured = control.read_measured_error() / self._loss_scale
         stats = _unscaled(control.read_gradient_stats(), self._loss_scale)
         return Reading(
             name=control.name,
@@ -97,7 +101,7 @@ class Collector:
             ),
             rounding=rounding,
             accumulation=accumulation_steps(optimizer),
-            measured=control.read_measured_error() / self._loss_scale,
+            measured=measured,
         )
 
     def _scale(
