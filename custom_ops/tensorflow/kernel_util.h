@@ -12,7 +12,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/util/work_sharder.h"
 
 namespace comet {
 
@@ -57,12 +57,11 @@ inline float RoundToType(float factor, tensorflow::DataType dtype) {
 
 // Loops on the threads that TensorFlow gives the op's device.
 inline ParallelFor ThreadsOf(tensorflow::OpKernelContext* ctx) {
-  using SchedulingParams = tensorflow::thread::ThreadPool::SchedulingParams;
-  auto* workers = ctx->device()->tensorflow_cpu_worker_threads()->workers;
-  return [workers](int64_t units, int64_t cycles_per_unit,
+  const auto* threads = ctx->device()->tensorflow_cpu_worker_threads();
+  return [threads](int64_t units, int64_t cycles_per_unit,
                    const std::function<void(int64_t, int64_t)>& fn) {
-    workers->ParallelFor(units, SchedulingParams::Adaptive(cycles_per_unit),
-                         fn);
+    tensorflow::Shard(threads->num_threads, threads->workers, units,
+                      cycles_per_unit, fn);
   };
 }
 
