@@ -137,7 +137,7 @@ def test_a_damaged_stream_gives_nan_and_then_an_error() -> None:
         good = codec_ops.compress(x, 0.1)
 
         def go_on() -> None:
-            # The verdict arrives by a callback, some microseconds later.
+            # The verdict arrives when the device gets there.
             for _ in range(1000):
                 codec_ops.decompress(good, x.shape)
 
