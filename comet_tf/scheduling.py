@@ -49,9 +49,7 @@ class Backward:
     observe: Observer | None = None
 
 
-def after(
-    tensor: tf.Tensor, dependencies: Sequence[tf.Tensor | tf.Operation]
-) -> tf.Tensor:
+def after(tensor: tf.Tensor, dependencies: Tensors) -> tf.Tensor:
     """Returns `tensor`, not before all of `dependencies` is there."""
     if not dependencies:
         return tensor
@@ -91,11 +89,9 @@ def with_gradient(
     """
     inputs, parameters = list(inputs), list(parameters)
 
-    inside: list[tf.Operation] = []
-
     def gradient(*dys: tf.Tensor) -> Gradients:
         input_gradients, parameter_gradients = _scheduled(
-            backward, [after(dy, inside) for dy in dys], parameters
+            backward, dys, parameters
         )
         return [*input_gradients, *parameter_gradients]
 
@@ -112,42 +108,9 @@ def with_gradient(
         tf.identity(output) if any(output is x for x in inputs) else output
         for output in forward(arguments)
     ]
-    if not backward.linear:
-        # The plain model's gradient reads these, which keeps the optimiser
-        # from fusing them away; so must ours, by an edge that carries no data.
-        inside += _operations_between(arguments, outputs)
     graph_trace(outputs[0].graph).gradients[outputs[0].name] = gradient
     tf.__internal__.record_gradient(_GRADIENT, inputs + parameters, (), outputs)
     return outputs
-
-
-def _operations_between(inputs: Tensors, outputs: Tensors) -> list[Any]:
-    """Operations that lead from `inputs` to `outputs`, without either.
-
-    What is inside a custom gradient of TensorFlow's (an `IdentityN` ends it)
-    is left out: its gradient does not read that either.
-    """
-    ends = {tensor.op.name for tensor in (*inputs, *outputs)}
-    found: dict[str, Any] = {}
-    pending = [tensor.op for tensor in outputs]
-    leads: dict[str, bool] = {tensor.op.name: True for tensor in inputs}
-
-    def reaches(op: Any) -> bool:
-        if op.name not in leads:
-            leads[op.name] = False
-            leads[op.name] = any([reaches(t.op) for t in op.inputs])
-        return leads[op.name]
-
-    while pending:
-        last = pending.pop()
-        if last.type == "IdentityN":
-            continue
-        for tensor in last.inputs:
-            op = tensor.op
-            if op.name not in ends and op.name not in found and reaches(op):
-                found[op.name] = op
-                pending.append(op)
-    return list(found.values())
 
 
 def _scheduled(

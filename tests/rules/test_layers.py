@@ -139,6 +139,20 @@ LAYERS = {
 }
 
 
+# TensorFlow's optimiser turns these into one fused operation where nobody else
+# reads what is inside. Plain training does, to differentiate it; wrapped
+# training need not, so its forward pass is the fused one: as good, but not the
+# same in the last bit.
+FUSED = ("mish", "hard_silu")
+
+
+def assert_same_output(name, y, plain_y):
+    if name.endswith(FUSED):
+        np.testing.assert_allclose(y, plain_y, rtol=2e-6)
+    else:
+        np.testing.assert_array_equal(y, plain_y)
+
+
 def build(make, shape):
     keras.utils.set_random_seed(7)
     layer = make()
@@ -154,7 +168,9 @@ def gradients(model, x, graph):
             tape.watch(x)
             y = model(x, training=True)
             weights = tf.random.stateless_normal(tf.shape(y), [1, 2])
-            loss = tf.reduce_sum(tf.cast(y, tf.float32) * weights)
+            # Not linear, so that the gradient depends on the data, as in a
+            # network; TensorFlow optimises around a constant one.
+            loss = tf.reduce_sum(tf.square(tf.cast(y, tf.float32)) * weights)
         return y, tape.gradient(loss, [x, *model.trainable_variables])
 
     return (tf.function(run) if graph else run)(tf.constant(x))
@@ -173,7 +189,7 @@ def test_lossless_gradients_are_the_layers_own(name, graph):
     plain_y, plain = gradients(build(make, shape), x, graph)
     model = comet_tf.wrap_model(build(make, shape), LOSSLESS)
     y, own = gradients(model, x, graph)
-    np.testing.assert_array_equal(y, plain_y)
+    assert_same_output(name, y, plain_y)
     for one, other in zip(own, plain, strict=True):
         scale = float(tf.reduce_max(tf.abs(other))) + 1e-30
         np.testing.assert_allclose(one / scale, other / scale, atol=2e-6)
@@ -188,7 +204,7 @@ def test_gradients_stay_close_within_a_small_bound(name):
     plain_y, plain = gradients(build(make, shape), x, True)
     model = comet_tf.wrap_model(build(make, shape), LOSSY)
     y, own = gradients(model, x, True)
-    np.testing.assert_array_equal(y, plain_y)
+    assert_same_output(name, y, plain_y)
     for one, other in zip(own, plain, strict=True):
         scale = float(tf.reduce_max(tf.abs(other))) + 1e-30
         np.testing.assert_allclose(one / scale, other / scale, atol=0.03)
