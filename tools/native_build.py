@@ -260,12 +260,7 @@ def build(work: pathlib.Path, library: pathlib.Path) -> None:
         options = list(settings["LINKOPTS"])
         if nvcc is not None:
             linker = [nvcc, "-shared", "-cudart", "static", "-ccbin", linker[0]]
-            options = [
-                f"-Xlinker={','.join(o[4:].split(','))}"
-                if o.startswith("-Wl,")
-                else f"-Xcompiler={o}"
-                for o in options
-            ]
+            options = [o.replace("-Wl,", "-Xlinker=", 1) for o in options]
         _call(
             [*linker, *(str(job.object) for job in jobs)]
             + ["-o", str(unfinished), f"-L{tensorflow.lib}", *options]
