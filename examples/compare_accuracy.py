@@ -255,8 +255,10 @@ def draw(found: list[Group], path: pathlib.Path) -> None:
                 else 0.0
             )
             if group.variant == "plain":
-                panel.axhspan(mean - spread, mean + spread, alpha=0.15)
-                panel.axhline(mean, label="plain")
+                panel.axhspan(
+                    mean - spread, mean + spread, color="black", alpha=0.1
+                )
+                panel.axhline(mean, color="black", label="plain")
             elif group.ratio:
                 panel.errorbar(
                     group.ratio,
