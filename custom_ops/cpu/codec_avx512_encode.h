@@ -143,8 +143,10 @@ struct Avx512Encode : Avx512Vectors {
     const float error = _mm512_reduce_max_ps(gather.error);
     block->rejected = gather.lost != 0 || FloatBits(error) > q.limit ||
                       block->magnitudes >= uint32_t{kMagnitudeLimit};
-    block->is_wide = !uniform || Length(block->magnitudes) > kPackedBits ||
-                     q.step < kTinyStep;
+    // A rejected block is stored RAW: nobody reads its codes.
+    block->is_wide = q.step < kTinyStep ||
+                     (!block->rejected &&
+                      (!uniform || Length(block->magnitudes) > kPackedBits));
     if (block->is_wide) {
       PortableIsa::Quantise<kType, kRounding>(x, stride, q, keys, uniform,
                                               &block->wide);

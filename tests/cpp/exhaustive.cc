@@ -56,7 +56,7 @@ void CheckPart(int64_t part, const Quantiser& q, Tally* tally) {
   constexpr DType kType = DType::kFloat32;
   // Neighbouring patterns share a block in even parts; in odd ones blocks mix
   // the whole part.
-  std::vector<float> x(kPart), y(kPart);
+  thread_local std::vector<float> x(kPart), y(kPart);
   for (int64_t k = 0; k < kPart; ++k) {
     const int64_t low = part % 2 == 0 ? k : k * 4097 % kPart;
     x[static_cast<size_t>(k)] =
@@ -85,7 +85,7 @@ void CheckPart(int64_t part, const Quantiser& q, Tally* tally) {
   options.error_bound = q.error_bound;
   options.rounding = kRounding;
   options.seed = static_cast<uint64_t>(part);
-  std::vector<uint8_t> stream;
+  thread_local std::vector<uint8_t> stream;
   COMET_CHECK(CompressTo(options, x.data(), Serial, &stream).ok);
   COMET_CHECK(Decompress(stream.data(), static_cast<int64_t>(stream.size()),
                          kType, kPart, Serial, y.data())
