@@ -222,6 +222,10 @@ def number_of_uses(x: tf.Tensor, what: Any) -> int:
     if graph is None:
         return 1
     uses = graph_trace(graph).uses
+    replica = tf.distribute.get_replica_context()
+    if replica is not None:
+        # Each replica calls each layer in the same graph.
+        what = what, str(replica.replica_id_in_sync_group)
     uses[what] = uses.get(what, 0) + 1
     return uses[what]
 

@@ -24,7 +24,7 @@ from comet_tf.saved_tensors import SavedTensor, graph_trace
 Tensors = Sequence[tf.Tensor]
 Gradients = list[tf.Tensor | None]
 GradientsOf = Callable[[Tensors, Tensors, Tensors], tuple[Gradients, Gradients]]
-Observer = Callable[[Tensors, Tensors, Gradients], Tensors]
+Observer = Callable[[Tensors, Tensors], Tensors]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,8 @@ class Backward:
         linear: Boolean. Whether the layer is linear in its inputs: then the
             input gradients do not read the restored values, and are computed
             after those are freed.
-        observe: Optional function `(dys, restored, parameter gradients) ->
-            tensors`
-            that records statistics; it runs before the gradient moves on.
+        observe: Optional function `(dys, restored) -> tensors` that records
+            statistics. It runs before the gradient moves on.
     """
 
     saved: Sequence[SavedTensor]
@@ -123,13 +122,17 @@ def _scheduled(
         # The graph prunes what either call does not use.
         _, of_parameters = backward.gradients(dys, restored, parameters)
         done = [tensor for tensor in of_parameters if tensor is not None]
-        done += _observed(backward, dys, restored, of_parameters)
+        done += _observed(backward, dys, restored)
         later = [after(dy, done) for dy in dys]
         of_inputs, _ = backward.gradients(later, restored, parameters)
         return of_inputs, of_parameters
+    # Statistics first: while they hold on to a tensor, no gradient can be
+    # computed in its place.
+    observed = _observed(backward, dys, restored)
+    dys = [after(dy, observed) for dy in dys]
+    restored = [after(values, observed) for values in restored]
     of_inputs, of_parameters = backward.gradients(dys, restored, parameters)
     done = [t for t in (*of_inputs, *of_parameters) if t is not None]
-    done += _observed(backward, dys, restored, of_parameters)
     if len(done) > 1:
         of_inputs = [
             None if dx is None else after(dx, done) for dx in of_inputs
@@ -138,14 +141,11 @@ def _scheduled(
 
 
 def _observed(
-    backward: Backward,
-    dys: Tensors,
-    restored: Tensors,
-    of_parameters: Gradients,
+    backward: Backward, dys: Tensors, restored: Tensors
 ) -> list[tf.Tensor]:
     if backward.observe is None:
         return []
-    return list(backward.observe(dys, restored, of_parameters))
+    return list(backward.observe(dys, restored))
 
 
 def _with_eager_gradient(

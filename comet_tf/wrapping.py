@@ -322,14 +322,16 @@ def _wrap_layer(
         # In a thread of its own, since layers are called while a function is
         # traced, and a variable made then would belong to that function.
         with futures.ThreadPoolExecutor(1) as elsewhere:
-            control = elsewhere.submit(
-                BoundControl, name, kind, weights, collect=state.collect
+            return elsewhere.submit(
+                BoundControl,
+                name,
+                kind,
+                weights,
+                collect=state.collect,
+                # Not set afterwards: replicas would wait for each other.
+                error_bound=config.error_bound,
+                relative=config.mode == "relative",
             ).result()
-        if config.mode == "relative":
-            control.set_relative(config.error_bound)
-        else:
-            control.set_absolute(config.error_bound)
-        return control
 
     wrapped = rules.WrappedLayer(layer, layer.call, config, path, make_control)
     state.entries.append(Entry(wrapped, rule, layer.supports_jit))

@@ -38,7 +38,8 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         return wrapped.call(*args, **kwargs)
 
     variables, values = wrapped.parameters()
-    control = wrapped.control(x, "input", ACTIVATION_GRADIENT)
+    scale = [layer.gamma] if layer.scale else []
+    control = wrapped.control(x, "input", ACTIVATION_GRADIENT, scale)
     saved = wrapped.save(x, control)
     moving = [layer.moving_mean, layer.moving_variance]
     batch_statistics: list[tf.Tensor] = []

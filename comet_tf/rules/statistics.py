@@ -10,7 +10,7 @@ import tensorflow as tf
 from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.rules.base import WrappedLayer
-from comet_tf.scheduling import Gradients, GradientsOf, Observer, Tensors
+from comet_tf.scheduling import GradientsOf, Observer, Tensors
 
 
 def weight_gradient(
@@ -37,31 +37,30 @@ def weight_gradient(
     if control is None or not wrapped.observed:
         return None
 
-    def kernels_of(of_parameters: Gradients) -> tf.Tensor:
-        return tf.concat(
-            [
-                tf.reshape(tf.cast(gradient, tf.float32), [-1])
-                for gradient, use in zip(of_parameters, is_kernel, strict=True)
-                if use and gradient is not None
-            ],
-            axis=0,
-        )
+    def observe(dys: Tensors, restored: Tensors) -> Tensors:
+        def kernel_gradient(x: tf.Tensor) -> tf.Tensor:
+            _, of_parameters = gradients(dys, [x], parameters)
+            return tf.concat(
+                [
+                    tf.reshape(tf.cast(gradient, tf.float32), [-1])
+                    for gradient, use in zip(
+                        of_parameters, is_kernel, strict=True
+                    )
+                    if use and gradient is not None
+                ],
+                axis=0,
+            )
 
-    def observe(
-        dys: Tensors, restored: Tensors, of_parameters: Gradients
-    ) -> Tensors:
         return [
             statistics.record_weight_gradient(
                 control,
                 dys[0],
-                lambda: kernels_of(of_parameters),
+                lambda: kernel_gradient(restored[0]),
                 _channels(wrapped.layer, dys[0]),
                 restored[0],
             ),
             statistics.measure_weight_error(
-                control,
-                restored[0],
-                lambda x: kernels_of(gradients(dys, [x], parameters)[1]),
+                control, restored[0], kernel_gradient
             ),
         ]
 
@@ -99,7 +98,7 @@ def passed_on(
     if not wrapped.observed or not any(controls):
         return None
 
-    def observe(dys: Tensors, restored: Tensors, _: Gradients) -> Tensors:
+    def observe(dys: Tensors, restored: Tensors) -> Tensors:
         return [
             statistics.probe_noise(
                 control,
