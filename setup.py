@@ -84,7 +84,12 @@ setuptools.setup(
         "absl-py",
     ],
     extras_require={
-        "datasets": ["tensorflow-datasets", "scikit-image", "scikit-learn"],
+        "datasets": [
+            "tensorflow-datasets",
+            "importlib_resources",  # It imports this but does not ask for it.
+            "scikit-image",
+            "scikit-learn",
+        ],
         "cuda-build": [
             "nvidia-cuda-nvcc",
             "nvidia-cuda-runtime",
