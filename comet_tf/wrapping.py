@@ -44,12 +44,14 @@ class WrappedModel:
             error bounds of the model share.
         left_alone: Reason by path, for the other layers.
         jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
+        in_train_step: Boolean. Whether the model's `train_step` is running.
     """
 
     collect: tf.Variable
     entries: list[Entry] = dataclasses.field(default_factory=list)
     left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
     jit_was_forced: bool = False
+    in_train_step: bool = False
     _graph: Any = lambda: None
 
     @property
@@ -129,6 +131,7 @@ def wrap_model(
     state = WrappedModel(collection_flag(_strategy(model)))
     for layer, path in chosen:
         _wrap_layer(state, layer, path, config)
+    model.train_step = _noted_step(state, model.train_step)
     state.jit_was_forced = _reset_training(model, jit_off=True)
     _wrapped_models[model] = state
     return model
@@ -154,6 +157,7 @@ def unwrap_model(model: keras.Model) -> keras.Model:
         layer = entry.wrapped.layer
         del layer.call
         layer.supports_jit = entry.supports_jit
+    del model.train_step
     _reset_training(model, jit_off=False)
     if state.jit_was_forced:
         model.jit_compile = True
@@ -347,7 +351,7 @@ def _training_call(
 
     @functools.wraps(own_call)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _is_training(layer, kwargs):
+        if not _is_training(state, layer, kwargs):
             return own_call(*args, **kwargs)
         leaves = keras.tree.flatten((args, kwargs))
         if any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
@@ -358,15 +362,36 @@ def _training_call(
     return call
 
 
-def _is_training(layer: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether this call trains: its own argument, else the outer call's.
+def _noted_step(
+    state: WrappedModel, train_step: Callable[..., Any]
+) -> Callable[..., Any]:
+    @functools.wraps(train_step)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        state.in_train_step = True
+        try:
+            return train_step(*args, **kwargs)
+        finally:
+            state.in_train_step = False
 
-    Keras hands `training` to the layers whose `call` asks for it only; for the
-    others it is on the context of the outermost call.
+    return step
+
+
+def _is_training(
+    state: WrappedModel, layer: Any, kwargs: dict[str, Any]
+) -> bool:
+    """Whether this call trains.
+
+    That is for the layer's own argument to say, else for the outer call's,
+    which Keras keeps on the context of the outermost call. A subclassed model
+    whose `call` has no such argument has none to pass on: its layers train
+    whenever its `train_step` runs, and those that behave otherwise in training
+    (rules of batch norm and dropout) see to it themselves.
     """
     training = kwargs.get("training")
     if training is None:
         training = layer._get_call_context().get_value("training")
+    if training is None:
+        return state.in_train_step
     return training is True or training == 1
 
 

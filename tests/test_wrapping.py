@@ -198,6 +198,40 @@ def test_own_loop_inside_and_outside_of_a_function():
     assert last < first
 
 
+def test_subclassed_model_without_a_training_argument():
+    class Plain(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.conv = layers.Conv2D(4, 3, activation="relu")
+            self.norm = layers.BatchNormalization()
+            self.pool = layers.GlobalAveragePooling2D()
+            self.top = layers.Dense(zoo.CLASSES, activation="softmax")
+
+        def call(self, x):
+            return self.top(self.pool(self.norm(self.conv(x))))
+
+    x, y = zoo.data()
+    losses = []
+    for wrap in (False, True):
+        keras.utils.set_random_seed(2)
+        model = Plain()
+        model.build(x.shape)
+        if wrap:
+            comet_tf.wrap_model(model, EVERYTHING)
+        zoo.compiled(model)
+        losses.append(model.fit(x, y, epochs=1, verbose=0).history["loss"])
+    assert losses[0] == losses[1]
+    # Keras runs the batch norm in inference mode here, where it keeps nothing.
+    names = {control.name for control in wrapping.controls(model)}
+    assert {name.rsplit("/", 1)[0] for name in names} == {
+        model.conv.name,
+        model.top.name,
+    }
+    model.predict(x, verbose=0)
+    comet_tf.unwrap_model(model)
+    assert "train_step" not in vars(model)
+
+
 def test_registered_rule_trains_a_custom_layer():
     class Scale(layers.Layer):
         def build(self, shape):

@@ -40,6 +40,11 @@ class CallArguments:
         """The float tensors, in order."""
         return [self._leaves[index] for index in self._indices]
 
+    @property
+    def training(self) -> bool:
+        """Whether the layer itself is told to behave as in training."""
+        return bool(self._structure[1].get("training"))
+
     def replaced(
         self, tensors: Sequence[tf.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -33,7 +33,7 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     (x,) = arguments.tensors
     args, kwargs = arguments.replaced([x])
     masked = kwargs.get("mask") is not None or len(args) > 2
-    if masked or not layer.trainable:
+    if masked or not layer.trainable or not arguments.training:
         # Frozen, it scales by constants and keeps nothing.
         return wrapped.call(*args, **kwargs)
 

@@ -28,7 +28,7 @@ def dropout(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """Dropout: the gradient draws the forward pass's mask again."""
     (x,) = arguments.tensors
     layer = wrapped.layer
-    if layer.rate == 0:
+    if layer.rate == 0 or not arguments.training:
         args, kwargs = arguments.replaced([x])
         return wrapped.call(*args, **kwargs)
     state = layer.seed_generator.state
