@@ -165,6 +165,8 @@ class Trace:
     uses: dict[Any, int] = dataclasses.field(default_factory=dict)
     # Paths of the layers by the name scope of their operations.
     scopes: dict[str, str] = dataclasses.field(default_factory=dict)
+    # What the layer that restored tensors last has computed from them.
+    last_turn: list[tf.Tensor] = dataclasses.field(default_factory=list)
     # How many operations the graph had when its backward pass began.
     backward_start: int | None = None
 

@@ -9,6 +9,8 @@ graph use less memory than the plain one:
    restored right after it was compressed.
 2. The gradient leaves for earlier layers only after everything that reads the
    restored activation is done, so that it is freed first.
+   Where branches of a network meet, one gradient reaches several layers at
+   once; they take turns, in the order in which they were traced.
 3. A layer runs only after its input is compressed, so that the input is freed
    as soon as the layer has run.
 """
@@ -19,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from comet_tf.saved_tensors import SavedTensor, graph_trace
+from comet_tf.saved_tensors import SavedTensor, Trace, graph_trace
 
 Tensors = Sequence[tf.Tensor]
 Gradients = list[tf.Tensor | None]
@@ -117,12 +119,16 @@ def _scheduled(
 ) -> tuple[Gradients, Gradients]:
     """Computes the gradients in the order that frees memory soonest."""
     dys = [tf.convert_to_tensor(dy) for dy in dys]
-    restored = [saved.restore(after=dys) for saved in backward.saved]
+    turn = _Turn()
+    restored = [
+        saved.restore(after=[*dys, *turn.previous]) for saved in backward.saved
+    ]
     if backward.linear and parameters and tf.inside_function():
         # The graph prunes what either call does not use.
         _, of_parameters = backward.gradients(dys, restored, parameters)
         done = [tensor for tensor in of_parameters if tensor is not None]
         done += _observed(backward, dys, restored)
+        turn.end(done)
         later = [after(dy, done) for dy in dys]
         of_inputs, _ = backward.gradients(later, restored, parameters)
         return of_inputs, of_parameters
@@ -133,11 +139,33 @@ def _scheduled(
     restored = [after(values, observed) for values in restored]
     of_inputs, of_parameters = backward.gradients(dys, restored, parameters)
     done = [t for t in (*of_inputs, *of_parameters) if t is not None]
+    if backward.saved:
+        turn.end(done)
     if len(done) > 1:
         of_inputs = [
             None if dx is None else after(dx, done) for dx in of_inputs
         ]
     return of_inputs, of_parameters
+
+
+class _Turn:
+    """One layer's turn among those that hold restored tensors.
+
+    Whoever is traced later waits for whoever was traced before, which cannot
+    depend on it; so no circle can arise.
+    """
+
+    def __init__(self) -> None:
+        self._trace: Trace | None = None
+        self.previous: list[tf.Tensor] = []
+        if tf.inside_function():
+            self._trace = graph_trace(tf.compat.v1.get_default_graph())
+            self.previous = self._trace.last_turn
+
+    def end(self, done: list[tf.Tensor]) -> None:
+        """Lets the next layer begin once `done` is there."""
+        if self._trace is not None and done:
+            self._trace.last_turn = done
 
 
 def _observed(

@@ -131,7 +131,8 @@ def _batch_norm_gradient(
     b = -a * scale * dgamma / count
     c = -a * dbeta / count - b * mean
     a, b, c = (tf.reshape(t, broadcast) for t in (a, b, c))
-    dx = dy * a + (x * b + c)
+    # Not `dy * a` while the product for the sum above still takes memory.
+    dx = scheduling.after(dy, [product]) * a + (x * b + c)
     return tf.cast(dx, dtype), dgamma, dbeta
 
 
