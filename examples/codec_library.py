@@ -44,11 +44,11 @@ def _load(path: str | os.PathLike[str] | None) -> ctypes.CDLL:
     if path is None:
         path = os.environ.get("COMET_CODEC_LIBRARY")
     if path is None:
-        import tensorflow as tf  # its framework library comes first
-
         from comet_tf.ops import library
 
-        del tf
+        # TensorFlow has to load it first: it takes a library's ops from what
+        # loading it registers, and finds none in one that is there already.
+        library.library()
         path = pathlib.Path(library.__file__).parent / "_comet_ops.so"
     lib = ctypes.CDLL(os.fspath(path))
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
