@@ -25,6 +25,8 @@ from comet_tf.error_bound.policy import (
 )
 
 SETTINGS = Settings(gradient_error=0.01)
+# With limits wide enough for the formulas to show.
+WIDE = Settings(gradient_error=0.1, activation_limits=(1e-3, 1e-2))
 
 
 def weight(**changes):
@@ -98,7 +100,7 @@ def test_warming_up_stays_at_the_default_relative_bound():
 
 
 def test_activation_bound_by_hand():
-    settings = Settings(gradient_error=0.1)
+    settings = WIDE
     before, after = weight(), activation()
     _, decision = decide([before, after], settings)
     # The noise that the convolution before it stands ...
@@ -117,7 +119,7 @@ def test_activation_bound_by_hand():
 
 
 def test_only_weights_before_an_activation_limit_it():
-    settings = Settings(gradient_error=0.1)
+    settings = WIDE
     sensitive = weight(scale=0.5)
     middle = activation(scale=100.0)
     without = decide([weight(), middle], settings)[1]
