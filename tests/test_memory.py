@@ -132,9 +132,15 @@ def test_unknown_device_is_named():
 
 
 def test_memory_stays_flat_over_refits_and_retraces():
+    # Compiled once: each `compile` leaves an optimizer behind, plain or not.
     model = comet_tf.wrap_model(deep_model("vgg"))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
     in_use = []
     for repeat in range(6):
-        train(model, batch_size=4 + repeat % 2)
+        size = 4 + repeat % 2
+        x = np.zeros((size, 64, 64, 3), "float32")
+        model.train_function = None  # Traced anew.
+        model.fit(x, np.zeros(size), batch_size=size, verbose=0)
+        gc.collect()
         in_use.append(comet_tf.memory.current_bytes("CPU:0"))
-    assert max(in_use[2:]) <= 1.05 * max(in_use[:2])
+    assert max(in_use[3:]) <= max(in_use[:3]) + 100_000
