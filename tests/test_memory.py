@@ -143,4 +143,7 @@ def test_memory_stays_flat_over_refits_and_retraces():
         model.fit(x, np.zeros(size), batch_size=size, verbose=0)
         gc.collect()
         in_use.append(comet_tf.memory.current_bytes("CPU:0"))
-    assert max(in_use[3:]) <= max(in_use[:3]) + 100_000
+    # A plain model leaves some 15 kB a trace behind as well. What must not
+    # stay is any tensor of a step: a tenth of an activation is the limit.
+    activation = 4 * 64 * 64 * 32 * 4
+    assert max(in_use[3:]) <= max(in_use[:3]) + activation / 10
