@@ -27,7 +27,7 @@ class CometCodec:
         seed = tf.constant(0, tf.int64)
         if self.rounding == "dither":
             # A fresh one each step: over steps, dithered errors average out.
-            seed = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64)
+            seed = codec_ops.fresh_seed()
         return codec_ops.compress_with_info(
             x,
             error_bound=control.error_bound,
