@@ -286,6 +286,9 @@ Status Compressor::Encode(const CompressOptions& options, const void* x,
             new (std::nothrow) uint8_t[workspace_bytes]);
         if (workspace == nullptr) out_of_memory = true;
         ChunkPool::Chunk chunk;
+        int64_t part_nonzeros = 0;
+        int64_t part_bytes = 0;
+        uint64_t part_checksum = 0;
         for (int64_t u = begin; u < end && !out_of_memory; ++u) {
           const TileUnit unit = UnitAt(g, u);
           EncodedUnit encoded;
@@ -308,10 +311,13 @@ Status Compressor::Encode(const CompressOptions& options, const void* x,
                         workspace.get() + k * kTileCapacity, encoded.sizes[k]);
             chunk.used += encoded.sizes[k];
           }
-          nonzeros += encoded.nonzeros;
-          tile_bytes += static_cast<int64_t>(bytes);
-          checksum += encoded.checksum;
+          part_nonzeros += encoded.nonzeros;
+          part_bytes += static_cast<int64_t>(bytes);
+          part_checksum += encoded.checksum;
         }
+        nonzeros += part_nonzeros;
+        tile_bytes += part_bytes;
+        checksum += part_checksum;
         if (chunk.data != nullptr) state.chunks.Return(chunk);
       });
   if (out_of_memory) {

@@ -5,6 +5,7 @@
 #define COMET_CPU_CODEC_THREADS_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -53,11 +54,26 @@ class ThreadPool {
     }
     wake_.notify_all();
     RunParts();
+    const auto finished = [this] { return running_ == 0; };
+    if (Spin(finished)) return;
     std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [this] { return running_ == 0; });
+    done_.wait(lock, finished);
   }
 
  private:
+  // Waking a sleeping thread takes as long as encoding a megabyte, so that
+  // threads look for work a while before they sleep, as Eigen's pool does.
+  template <typename Condition>
+  static bool Spin(const Condition& condition) {
+    constexpr auto kPatience = std::chrono::microseconds(200);
+    const auto start = std::chrono::steady_clock::now();
+    do {
+      if (condition()) return true;
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() - start < kPatience);
+    return false;
+  }
+
   void RunParts() {
     while (true) {
       const int64_t begin = next_.fetch_add(per_part_);
@@ -69,10 +85,12 @@ class ThreadPool {
 
   void Work() {
     int64_t seen = 0;
+    const auto called = [&] { return stop_ || generation_ != seen; };
     while (true) {
+      Spin(called);
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, [&] { return stop_ || generation_ != seen; });
+        wake_.wait(lock, called);
         if (stop_) return;
         seen = generation_;
       }
@@ -90,9 +108,9 @@ class ThreadPool {
   int64_t units_ = 0;
   int64_t per_part_ = 1;
   std::atomic<int64_t> next_{0};
-  int64_t generation_ = 0;
-  int running_ = 0;
-  bool stop_ = false;
+  std::atomic<int64_t> generation_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
 };
 
 }  // namespace comet
