@@ -50,7 +50,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         activation_limits: Pair of floats. The same for activations whose error
             is handed on to earlier layers (inputs of normalisations and of
             swish, outputs of softmax, ...); with dithered rounding their
-            loosest bound is that of `limits`. Defaults to `(5e-3, 1e-2)`:
+            loosest bound is that of `limits`. Defaults to `(5e-3, 2e-2)`:
             never tighter than without this callback, though some of these
             layers then pass on more error than `gradient_error`.
         nearest_rescaling: Float > 0. With nearest rounding bounds stay where
@@ -93,7 +93,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         update_interval: int = 1000,
         warmup: int = 10,
         limits: tuple[float, float] = (1e-4, 0.25),
-        activation_limits: tuple[float, float] = (5e-3, 1e-2),
+        activation_limits: tuple[float, float] = (5e-3, 2e-2),
         nearest_rescaling: float = 0.05,
         a: float | None = None,
         log_dir: str | None = None,

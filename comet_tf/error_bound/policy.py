@@ -35,7 +35,7 @@ class Settings:
 
     gradient_error: float = 0.01
     limits: tuple[float, float] = (1e-4, 0.25)
-    activation_limits: tuple[float, float] = (5e-3, 1e-2)
+    activation_limits: tuple[float, float] = (5e-3, 2e-2)
     nearest_rescaling: float = 0.05
     a: float | None = None
 
