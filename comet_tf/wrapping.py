@@ -22,6 +22,8 @@ from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl, collection_flag
 from comet_tf.ops.library import library
 
+# On a wrapped layer's `call`: its `WrappedModel` and its `Entry`.
+_OWNER = "_comet_tf_owner"
 _LEFT_ALONE = "nothing to keep, or no rule for this class"
 
 
@@ -84,7 +86,8 @@ def wrap_model(
     Works in place. Inference runs the layers' original code; training gives
     the same loss and predictions bit for bit, and gradients from activations
     that were restored within their error bound. Wrapping a wrapped model wraps
-    it anew with the new arguments.
+    it anew with the new arguments. A layer that is part of several wrapped
+    models belongs to the one that was wrapped last.
 
     Args:
         model: Keras model: functional, sequential or subclassed, built or not
@@ -153,10 +156,8 @@ def unwrap_model(model: keras.Model) -> keras.Model:
     state = _wrapped_models.pop(model, None)
     if state is None:
         return model
-    for entry in state.entries:
-        layer = entry.wrapped.layer
-        del layer.call
-        layer.supports_jit = entry.supports_jit
+    for entry in list(state.entries):
+        _release(entry.wrapped.layer)
     del model.train_step
     _reset_training(model, jit_off=False)
     if state.jit_was_forced:
@@ -337,15 +338,32 @@ def _wrap_layer(
                 relative=config.mode == "relative",
             ).result()
 
+    _release(layer)
     wrapped = rules.WrappedLayer(layer, layer.call, config, path, make_control)
-    state.entries.append(Entry(wrapped, rule, layer.supports_jit))
-    layer.call = _training_call(state, wrapped, rule)
+    entry = Entry(wrapped, rule, layer.supports_jit)
+    state.entries.append(entry)
+    layer.call = _training_call(state, entry)
     layer.supports_jit = False
 
 
-def _training_call(
-    state: WrappedModel, wrapped: rules.WrappedLayer, rule: rules.Rule
-) -> Callable[..., Any]:
+def _release(layer: keras.layers.Layer) -> None:
+    """Gives a layer its own code back, whichever model has wrapped it.
+
+    Models share layers: one is a part of another, or was built from another's
+    outputs. Who has wrapped a layer is noted on the layer, since the model may
+    be gone by now.
+    """
+    owner = getattr(vars(layer).get("call"), _OWNER, None)
+    if owner is None:
+        return
+    state, entry = owner
+    state.entries.remove(entry)
+    del layer.call
+    layer.supports_jit = entry.supports_jit
+
+
+def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
+    wrapped, rule = entry.wrapped, entry.rule
     own_call = wrapped.call
     layer = wrapped.layer
 
@@ -359,6 +377,7 @@ def _training_call(
         state.note_trace(wrapped.path)
         return rule.function(wrapped, rules.CallArguments(args, kwargs))
 
+    setattr(call, _OWNER, (state, entry))
     return call
 
 
