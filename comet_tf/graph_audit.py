@@ -30,9 +30,10 @@ class Kept:
 
     Args:
         name: String. Name of the operation that makes it.
-        kind: String: `"stream"`, `"mask"`, `"positions"` or `"tensor"`.
+        kind: String: `"stream"`, `"mask"`, `"positions"`, `"tensor"`, or
+            `"list"` for the tensors that a loop has put on a list.
         bytes: Integer. Its size; for a packed kind, of the packed bytes, and
-            -1 for a stream, whose size only the step itself knows.
+            -1 for streams and lists, whose size only the step itself knows.
         source_bytes: Integer. For a packed kind, bytes of what it stands for.
     """
 
@@ -75,7 +76,7 @@ def kept_tensors(
                 continue
             if source.op.type in _NOT_ACTIVATIONS:
                 continue
-            if source.dtype in (tf.resource, tf.variant, tf.string):
+            if source.dtype in (tf.resource, tf.string):
                 continue
             kept[source.name] = _describe(source, batch_size)
     return sorted(kept.values(), key=lambda k: (-k.bytes, k.name))
@@ -111,6 +112,8 @@ def _buffer(tensor: tf.Tensor) -> tf.Tensor:
 
 def _describe(tensor: tf.Tensor, batch_size: int) -> Kept:
     op = tensor.op
+    if tensor.dtype == tf.variant:
+        return Kept(op.name, "list", -1, 0)
     kind = _PACKED.get(op.type, "tensor")
     if kind == "tensor" or tensor.value_index > 0:
         return Kept(op.name, "tensor", _bytes(tensor, batch_size), 0)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients by running the layer's own code again on restored inputs.
 
-Right for every layer without state or randomness. Operations whose results no
-gradient reads, such as the convolution itself, are pruned from the graph, so
-for a convolution nothing is really computed twice.
+Right for every layer without state. Random numbers are drawn again from the
+seeds of the forward pass, so dropout inside the layer has the same mask.
+Operations whose results no gradient reads, such as the convolution itself, are
+pruned from the graph, so for a convolution nothing is really computed twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -36,18 +37,38 @@ def recompute(
         What the layer's own code returns.
     """
     variables, values = wrapped.parameters()
-    inputs = arguments.tensors
+    inputs, places = _distinct(arguments.tensors)
+    masks = [getattr(x, "_keras_mask", None) for x in inputs]
+    generators = _random_states(wrapped.layer)
+    seeds = [tf.identity(state.value) for state in generators]
+    training = wrapped.layer._get_call_context().get_value("training")
     structure: list[Any] = []
 
     def run(
         tensors: Sequence[tf.Tensor], parameters: Sequence[tf.Tensor]
-    ) -> list[tf.Tensor]:
-        args, kwargs = arguments.replaced(tensors)
-        outputs, _ = wrapped.call_with(
-            variables, parameters, args, kwargs, **overrides
+    ) -> tuple[list[tf.Tensor], keras.StatelessScope]:
+        for tensor, mask in zip(tensors, masks, strict=True):
+            if mask is not None:
+                # Keras passes masks on as attributes of tensors.
+                tensor._keras_mask = mask
+        args, kwargs = arguments.replaced([tensors[i] for i in places])
+        outputs, scope = wrapped.call_with(
+            [*variables, *generators],
+            [*parameters, *seeds],
+            args,
+            kwargs,
+            **overrides,
         )
         structure[:] = [outputs]
-        return keras.tree.flatten(outputs)
+        return keras.tree.flatten(outputs), scope
+
+    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
+        outputs, scope = run(tensors, values)
+        for state, seed in zip(generators, seeds, strict=True):
+            following = scope.get_current_value(state)
+            if following is not seed:
+                state.assign(following)
+        return outputs
 
     def gradients(
         dys: scheduling.Tensors,
@@ -57,7 +78,12 @@ def recompute(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             sources = [*restored, *parameters]
             tape.watch(sources)
-            outputs = run(restored, parameters)
+            if linear:
+                outputs, _ = run(restored, parameters)
+            else:
+                outputs, _ = _Again()(
+                    lambda: run(restored, parameters), training=training
+                )
         computed = tape.gradient(outputs, sources, output_gradients=list(dys))
         return computed[: len(inputs)], computed[len(inputs) :]
 
@@ -65,7 +91,7 @@ def recompute(
         # A linear layer reads its input for its weights only, and they are
         # frozen; its own gradient keeps nothing.
         with attributes(wrapped.layer, **overrides):
-            args, kwargs = arguments.replaced(inputs)
+            args, kwargs = arguments.replaced(arguments.tensors)
             return wrapped.call(*args, **kwargs)
 
     kind = (
@@ -91,7 +117,7 @@ def recompute(
     else:
         observe = statistics.passed_on(wrapped, controls, gradients, values)
     outputs = scheduling.with_gradient(
-        lambda tensors: run(tensors, values),
+        forward,
         inputs,
         values,
         scheduling.Backward(
@@ -107,8 +133,50 @@ def recompute(
     return keras.tree.pack_sequence_as(structure[0], outputs)
 
 
+def _distinct(
+    tensors: Sequence[tf.Tensor],
+) -> tuple[list[tf.Tensor], list[int]]:
+    """Lists each tensor once, and for every argument which of them it is.
+
+    In self-attention query, key and value are one tensor: restored once.
+    """
+    distinct = list({id(tensor): tensor for tensor in tensors}.values())
+    index = {id(tensor): i for i, tensor in enumerate(distinct)}
+    return distinct, [index[id(tensor)] for tensor in tensors]
+
+
+def _random_states(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """The states of a layer's random generators, those of its parts too."""
+    return [
+        generator.state
+        for part in layer._flatten_layers()
+        for generator in part._seed_generators
+    ]
+
+
+class _Again(keras.layers.Layer):
+    """Runs code as inside a layer that was told whether it is training.
+
+    In the backward pass no outer layer is there to tell the parts of a layer,
+    such as a dropout, that are not told by an argument.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(autocast=False)
+        self._allow_non_tensor_positional_args = True
+
+    def call(
+        self, function: Callable[[], Any], training: bool | None = None
+    ) -> Any:
+        """Calls `function`; Keras has noted `training` for what it calls."""
+        del training
+        return function()
+
+
 def _has_state(layer: keras.layers.Layer) -> str | None:
-    if layer.non_trainable_variables and layer.trainable:
+    # Weights, not variables: seeds of random generators are no obstacle.
+    has_state = bool(layer.non_trainable_weights) and layer.trainable
+    if has_state or getattr(layer, "stateful", False):
         return "has state that its own code updates"
     return None
 
