@@ -205,6 +205,7 @@ def memory_report(model: keras.Model) -> MemoryReport:
     layers = [
         _layer_memory(entry, packed.get(entry.wrapped.path, []))
         for entry in state.entries
+        if entry.rule.saves
     ]
     return MemoryReport(layers, uncompressed, other, batch_size)
 

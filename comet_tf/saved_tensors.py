@@ -30,6 +30,9 @@ FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 _UNKNOWN_DIMENSION = 16
 
 
+Scale = Callable[[], tf.Tensor] | None
+
+
 class SavedTensor:
     """An activation kept for the backward pass; see the subclasses."""
 
@@ -48,9 +51,25 @@ class SavedTensor:
         del dy, negative_slope
         return None
 
-    def add_consumer(self, control: BoundControl) -> None:
-        """Notes that a further layer reads this activation."""
-        del control
+    def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
+        """Notes that a further layer reads this activation.
+
+        Args:
+            control: The error bound that the layer asks for.
+            x: The activation.
+        """
+
+    def serve(
+        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
+    ) -> None:
+        """Tells a control what became of its activation without storing it.
+
+        Args:
+            control: The error bound of the layer that reads it.
+            raw_bytes: Bytes that this saves; 0 when another one told of them.
+            scale: Makes the factor from errors of this activation to those of
+                what the layer reads; `None` for 1.
+        """
 
 
 class ExactTensor(SavedTensor):
@@ -82,9 +101,9 @@ class CompressedTensor(SavedTensor):
         self._dtype = x.dtype
         self.static_shape = x.shape
         self._shape = tf.shape(x, out_type=tf.int64)
-        self._stream, info = codec.compress(x, control)
+        self._stream, self._info = codec.compress(x, control)
         # Read by the memory report and by the callback that adapts the bound.
-        control.stream_info.assign(info)
+        control.stream_info.assign(self._info)
         self.stored = (self._stream,)
 
     def elements(self) -> int:
@@ -109,10 +128,24 @@ class CompressedTensor(SavedTensor):
             return None
         return self._codec.sign_gradient(self._stream, dy, negative_slope)
 
-    def add_consumer(self, control: BoundControl) -> None:
+    def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
+        self.serve(control, 0, None)
+
+    def serve(
+        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
+    ) -> None:
+        """See `SavedTensor.serve`."""
         if control is self.control:
             return
+        _, _, nonzero_fraction, bound = tf.unstack(self._info)
+        if scale is not None:
+            bound *= tf.cast(scale(), bound.dtype)
+        raw_bytes = tf.cast(raw_bytes, bound.dtype)
+        stream_bytes = tf.zeros_like(bound)
+        control.stream_info.assign(
+            tf.stack([raw_bytes, stream_bytes, nonzero_fraction, bound])
+        )
         for one, other in (
             (self.control, control.name),
             (control, self.control.name),
@@ -127,24 +160,46 @@ class DerivedTensor(SavedTensor):
     Args:
         parent: The saved tensor that is really stored.
         function: Maps the parent's values to this tensor's values.
+        scale: Makes the factor by which the function scales errors, where
+            that is far from 1: the root mean square of its derivative.
     """
 
     def __init__(
         self,
         parent: SavedTensor,
         function: Callable[[tf.Tensor], tf.Tensor],
+        scale: Scale = None,
     ) -> None:
         self._parent = parent
         self._function = function
+        self._scale = scale
+        self._counted = False
         self.stored = parent.stored
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `SavedTensor.restore`."""
         return self._function(self._parent.restore(after))
 
-    def add_consumer(self, control: BoundControl) -> None:
+    def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
-        self._parent.add_consumer(control)
+        raw_bytes: tf.Tensor | int = 0
+        if not self._counted:
+            raw_bytes = tf.size(x, tf.int64) * x.dtype.size
+            self._counted = True
+        self.serve(control, raw_bytes, None)
+
+    def serve(
+        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
+    ) -> None:
+        """See `SavedTensor.serve`."""
+        self._parent.serve(control, raw_bytes, _product(self._scale, scale))
+
+
+def _product(one: Scale, other: Scale) -> Scale:
+    if one is None or other is None:
+        return one or other
+    first, second = one, other
+    return lambda: first() * second()
 
 
 @dataclasses.dataclass
@@ -256,7 +311,7 @@ def save(x: tf.Tensor, codec: Codec, control: BoundControl) -> SavedTensor:
     handle = lookup(x)
     if handle is None:
         return remember(x, CompressedTensor(x, codec, control))
-    handle.add_consumer(control)
+    handle.add_consumer(control, x)
     return handle
 
 

@@ -91,7 +91,9 @@ def test_include_and_exclude_choose_layers():
 
 def test_nested_models_are_wrapped_and_named_by_path():
     inner = keras.Sequential([layers.Conv2D(4, 3, name="conv")], name="inner")
-    model = keras.Sequential([keras.Input((8, 8, 3)), inner, layers.Flatten()])
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), inner, layers.GlobalAveragePooling2D()]
+    )
     comet_tf.wrap_model(model)
     paths = [e.wrapped.path for e in wrapping.wrapped_model(model).entries]
     assert paths == ["inner/conv"]
@@ -243,7 +245,11 @@ def test_registered_rule_trains_a_custom_layer():
     def build():
         keras.utils.set_random_seed(0)
         return keras.Sequential(
-            [keras.Input((64, 64, 8)), Scale(), layers.Flatten()]
+            [
+                keras.Input((64, 64, 8)),
+                Scale(),
+                layers.GlobalAveragePooling2D(),
+            ]
         )
 
     x = np.random.default_rng(0).normal(size=(4, 64, 64, 8)).astype("float32")

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from comet_tf.error_bound import policy
-from comet_tf.error_bound.collection import Collector, share_infos
+from comet_tf.error_bound.collection import Collector, stream_scales
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.error_bound.gradient_scale import accumulation_steps, number
 from comet_tf.error_bound.history import make_record, totals, write_json
@@ -50,9 +50,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         activation_limits: Pair of floats. The same for activations whose error
             is handed on to earlier layers (inputs of normalisations and of
             swish, outputs of softmax, ...); with dithered rounding their
-            loosest bound is that of `limits`. Defaults to `(5e-3, 2e-2)`:
-            never tighter than without this callback, though some of these
-            layers then pass on more error than `gradient_error`.
+            loosest bound is that of `limits`. Defaults to `(1e-3, 2e-2)`.
         nearest_rescaling: Float > 0. With nearest rounding bounds stay where
             its systematic error rescales a gradient by no more than this
             fraction. Defaults to `0.05`.
@@ -93,7 +91,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         update_interval: int = 1000,
         warmup: int = 10,
         limits: tuple[float, float] = (1e-4, 0.25),
-        activation_limits: tuple[float, float] = (5e-3, 2e-2),
+        activation_limits: tuple[float, float] = (1e-3, 2e-2),
         nearest_rescaling: float = 0.05,
         a: float | None = None,
         log_dir: str | None = None,
@@ -314,15 +312,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 self.model.optimizer,
                 self.model.trainable_variables,
             )
-            for (control, rounding), info in zip(
-                pairs, share_infos(infos, groups), strict=True
-            )
+            for (control, rounding), info in zip(pairs, infos, strict=True)
         ]
         decisions = policy.tightest(
             policy.decide(
                 readings, self._settings, warming_up=iteration < self.warmup
             ),
             groups,
+            stream_scales(infos, groups),
         )
         for (control, _), reading, decision in zip(
             pairs, readings, decisions, strict=True

@@ -86,10 +86,7 @@ class Collector:
             A `Reading`.
         """
         snapshot = control.snapshot()
-        measured = math.nan
-        if control.read_stream_info().raw_bytes > 0:
-            # Else the error was drawn for another tensor's bound.
-            measured = control.read_measured_error() / self._loss_scale
+        measured = control.read_measured_error() / self._loss_scale
         stats = _unscaled(control.read_gradient_stats(), self._loss_scale)
         return Reading(
             name=control.name,
@@ -129,26 +126,26 @@ class Collector:
         return min(found.mean_abs, found.gain * max(running, mean_abs))
 
 
-def share_infos(
+def stream_scales(
     infos: Sequence[StreamInfo], groups: Sequence[Sequence[int]]
-) -> list[StreamInfo]:
-    """Gives readers of a shared stream the numbers of whoever stored it.
+) -> list[float]:
+    """Finds the factors from errors of a stream to those of its readers.
 
     Args:
-        infos: What compression wrote for each control; nothing for those
-            whose activation another one stored.
+        infos: What compression wrote for each control.
         groups: Indices of the controls that share a stream.
 
     Returns:
-        The same list with those gaps filled.
+        A factor for each control; 1 for whoever stored the stream.
     """
-    shared = list(infos)
+    scales = [1.0] * len(infos)
     for group in groups:
-        stored = [i for i in group if infos[i].raw_bytes > 0]
-        for i in group:
-            if infos[i].raw_bytes == 0 and stored:
-                shared[i] = infos[stored[0]]
-    return shared
+        stored = [i for i in group if infos[i].stream_bytes > 0]
+        bound = infos[stored[0]].absolute_bound if stored else 0.0
+        if bound > 0:
+            for i in group:
+                scales[i] = infos[i].absolute_bound / bound
+    return scales
 
 
 def _unscaled(

@@ -26,7 +26,16 @@ DEFAULT_RELATIVE_BOUND = 5e-3
 
 
 class StreamInfo(NamedTuple):
-    """What compressing one activation did, mean over the replicas."""
+    """What compressing one activation did, mean over the replicas.
+
+    Attributes:
+        raw_bytes: Bytes of the activation; 0 where another control tells of
+            it.
+        stream_bytes: Bytes stored for it; 0 where it is restored from another
+            control's stream.
+        nonzero_fraction: Fraction of that stream's elements that are not 0.
+        absolute_bound: The error bound, in the activation's own units.
+    """
 
     raw_bytes: float
     stream_bytes: float

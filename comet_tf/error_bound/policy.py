@@ -35,7 +35,7 @@ class Settings:
 
     gradient_error: float = 0.01
     limits: tuple[float, float] = (1e-4, 0.25)
-    activation_limits: tuple[float, float] = (5e-3, 2e-2)
+    activation_limits: tuple[float, float] = (1e-3, 2e-2)
     nearest_rescaling: float = 0.05
     a: float | None = None
 
@@ -241,24 +241,38 @@ def _clamp(bound: float, low: float, high: float) -> float:
 
 
 def tightest(
-    decisions: Sequence[Decision], groups: Sequence[Sequence[int]]
+    decisions: Sequence[Decision],
+    groups: Sequence[Sequence[int]],
+    scales: Sequence[float] | None = None,
 ) -> list[Decision]:
     """Gives all readers of one stream the tightest of their bounds.
 
     Args:
         decisions: One for each activation.
         groups: Indices of the activations that share a stream.
+        scales: For each activation, the factor from errors of its stream to
+            its own. Defaults to 1.
 
     Returns:
-        The decisions with the bounds of each group made equal.
+        The decisions with the bounds of each group made equal, in units of
+        the stream.
     """
+    if scales is None:
+        scales = [1.0] * len(decisions)
     result = list(decisions)
     for group in groups:
-        bounds = [b for i in group if (b := decisions[i].bound) is not None]
+        # No error reaches an activation that a scale of zero wipes out.
+        readers = [i for i in group if _usable(scales[i])]
+        bounds = [
+            bound / scales[i]
+            for i in readers
+            if (bound := decisions[i].bound) is not None
+        ]
         for i in group:
-            result[i] = dataclasses.replace(
-                decisions[i], bound=min(bounds) if bounds else None
-            )
+            shared = None
+            if bounds and i in readers:
+                shared = min(bounds) * scales[i]
+            result[i] = dataclasses.replace(decisions[i], bound=shared)
     return result
 
 

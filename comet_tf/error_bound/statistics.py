@@ -174,11 +174,6 @@ def probe_noise(
 def _draw_error(control: BoundControl, restored: Tensor) -> Tensor:
     """An error such as the codec's: none on zeros, else within the bound."""
     bound = tf.cast(control.stream_info.read_value()[3], tf.float32)
-    # A tensor that another layer stored has only its own setting to go by.
-    setting = control.error_bound.read_value()
-    spread = _float(tf.reduce_max(restored) - tf.reduce_min(restored))
-    setting *= tf.where(control.relative.read_value(), spread, 1.0)
-    bound = tf.where(bound > 0, bound, setting)
     # Constants alone would let the graph optimiser draw the numbers while it
     # optimises, and keep them: as many bytes as all activations. It cannot
     # know that no positive number's bits are negative.

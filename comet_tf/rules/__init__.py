@@ -9,7 +9,9 @@ from comet_tf.rules import (
     merging,
     normalization,
     pooling,
+    rearranging,
     regularization,
+    sequences,
     weighted,
 )
 from comet_tf.rules.base import CallArguments, Rule, WrappedLayer
@@ -24,7 +26,9 @@ __all__ = [
     "merging",
     "normalization",
     "pooling",
+    "rearranging",
     "register_rule",
     "regularization",
+    "sequences",
     "weighted",
 ]

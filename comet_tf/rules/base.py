@@ -217,7 +217,8 @@ class Rule:
     Args:
         function: Function `(wrapped, arguments) -> outputs` that replaces the
             layer's `call` while it trains.
-        saves: String. What the layer keeps, for the memory report.
+        saves: String. What the layer keeps, for the memory report; empty for
+            a layer that keeps nothing.
         unsupported: Function `layer -> reason`; a reason (a string) means
             that this layer is left alone, `None` that the rule applies.
     """

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for normalisation layers: input compressed, statistics exact."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from comet_tf import scheduling
+from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
 from comet_tf.rules import statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
@@ -91,7 +92,61 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         values,
         scheduling.Backward([saved], gradients, observe=observe),
     )
+    if control is not None:
+        by_variable = dict(zip(map(id, variables), values, strict=True))
+
+        def line() -> tuple[tf.Tensor, tf.Tensor]:
+            return _batch_norm_line(
+                *batch_statistics,
+                gamma=by_variable[id(layer.gamma)] if layer.scale else None,
+                beta=by_variable[id(layer.beta)] if layer.center else None,
+                epsilon=layer.epsilon,
+            )
+
+        # Whoever needs the output (a swish, a convolution) stores nothing.
+        saved_tensors.remember(
+            y, _normalized(saved, line, layer.axis % x.shape.rank, y.dtype)
+        )
     return y
+
+
+def _batch_norm_line(
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+    gamma: tf.Tensor | None,
+    beta: tf.Tensor | None,
+    epsilon: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Slope and offset of each channel of a batch normalisation."""
+    slope = tf.math.rsqrt(variance + epsilon)
+    if gamma is not None:
+        slope *= tf.cast(gamma, slope.dtype)
+    offset = -mean * slope
+    if beta is not None:
+        offset += tf.cast(beta, slope.dtype)
+    return slope, offset
+
+
+def _normalized(
+    saved: saved_tensors.SavedTensor,
+    line: Callable[[], tuple[tf.Tensor, tf.Tensor]],
+    axis: int,
+    dtype: tf.DType,
+) -> saved_tensors.SavedTensor:
+    """A batch normalisation's output, from its saved input."""
+
+    def output(x: tf.Tensor) -> tf.Tensor:
+        slope, offset = line()
+        broadcast = [1] * x.shape.rank
+        broadcast[axis] = -1
+        y = tf.cast(x, slope.dtype) * tf.reshape(slope, broadcast)
+        return tf.cast(y + tf.reshape(offset, broadcast), dtype)
+
+    def scale() -> tf.Tensor:
+        slope, _ = line()
+        return tf.sqrt(tf.reduce_mean(tf.square(slope)))
+
+    return saved_tensors.DerivedTensor(saved, output, scale)
 
 
 def _batch_norm_gradient(

@@ -415,24 +415,6 @@ def test_nothing_is_recorded_on_other_steps():
     assert np.isnan(control.read_measured_error())
 
 
-def test_a_tensor_that_another_layer_stored_is_probed_by_its_own_setting():
-    rng = np.random.default_rng(9)
-    x = random((64, 64), rng)
-    control = BoundControl("layer/shared", ACTIVATION_GRADIENT)
-    control.collect.assign(True)
-    for setting in (control.set_relative, control.set_absolute):
-        setting(0.01)
-        statistics.probe_noise(
-            control,
-            [tf.constant(x)],
-            0,
-            lambda restored: ([2.0 * restored[0]], []),
-        )
-        stats = control.read_gradient_stats()
-        assert stats.noise_gain == pytest.approx(4.0 * x.size, rel=1e-3)
-        control.gradient_stats.assign([0.0] * 4)
-
-
 def test_measured_weight_error_is_the_predicted_one():
     rng = np.random.default_rng(8)
     layer = keras.layers.Conv2D(8, 3)

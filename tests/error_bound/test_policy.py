@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comet_tf.error_bound import theory
+from comet_tf.error_bound.collection import stream_scales
 from comet_tf.error_bound.control import (
     ActivationStats,
     StreamInfo,
@@ -146,12 +147,12 @@ def test_activations_without_statistics_stay_safe(unknown, fraction):
     assert decision.bound == pytest.approx(0.05)
 
 
-def test_activations_with_nearest_rounding_stay_below_one_percent():
+def test_activations_with_nearest_rounding_stay_below_two_percent():
     noisy = weight(scale=1e9)
     loose = activation(scale=1e9)
     assert decide([noisy, loose], SETTINGS)[1].bound == pytest.approx(2.5)
     nearest = dataclasses.replace(loose, rounding="nearest")
-    assert decide([noisy, nearest], SETTINGS)[1].bound == pytest.approx(0.1)
+    assert decide([noisy, nearest], SETTINGS)[1].bound == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,24 @@ def test_readers_of_one_stream_take_the_tightest_bound():
     found = tightest(decisions, [[0, 1, 3], [2]])
     assert [d.bound for d in found] == [0.2, 0.2, 0.1, 0.2]
     assert tightest([Decision(None)], [[0]])[0].bound is None
+
+
+def test_a_shared_bound_is_in_units_of_each_reader():
+    decisions = [Decision(0.3), Decision(0.2), Decision(0.9), Decision(0.1)]
+    # The last one's errors are wiped out on the way to it.
+    scales = [1.0, 0.5, 4.0, 0.0]
+    found = [d.bound for d in tightest(decisions, [[0, 1, 2, 3]], scales)]
+    assert found[:3] == pytest.approx([0.225, 0.1125, 0.9])
+    assert found[3] is None
+
+
+def test_scales_are_those_of_the_bounds_in_force():
+    stored = StreamInfo(100.0, 10.0, 1.0, 0.2)
+    derived = StreamInfo(100.0, 0.0, 1.0, 0.5)
+    other = StreamInfo(100.0, 10.0, 1.0, 0.3)
+    unknown = StreamInfo(0.0, 0.0, 0.0, 0.0)
+    infos = [derived, stored, other, unknown]
+    assert stream_scales(infos, [[0, 1], [2], [3]]) == [2.5, 1.0, 1.0, 1.0]
 
 
 def test_sharing_is_found_however_it_is_told():

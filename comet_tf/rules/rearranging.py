@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for layers that only rearrange, pad or repeat values.
+
+Their own gradients keep nothing, so their calls stay as they are. But when
+their input is saved, whoever needs their output restores that and rearranges
+again, and stores nothing.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from comet_tf import saved_tensors
+from comet_tf.rules.base import CallArguments, WrappedLayer
+from comet_tf.rules.registry import rule
+
+
+@rule(
+    keras.layers.Cropping1D,
+    keras.layers.Cropping2D,
+    keras.layers.Cropping3D,
+    keras.layers.Flatten,
+    keras.layers.Permute,
+    keras.layers.Reshape,
+    keras.layers.UpSampling1D,
+    keras.layers.ZeroPadding1D,
+    keras.layers.ZeroPadding2D,
+    keras.layers.ZeroPadding3D,
+    saves="",
+)
+def rearranging(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """The layer's own call; its output is derived where its input is saved."""
+
+    def call(*values: tf.Tensor) -> Any:
+        args, kwargs = arguments.replaced(values)
+        return wrapped.call(*args, **kwargs)
+
+    y = call(*arguments.tensors)
+    if len(arguments.tensors) != 1:  # Indices, or something of its own.
+        return y
+    (x,) = arguments.tensors
+    saved = saved_tensors.lookup(x)
+    if saved is not None and y is not x:
+        saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, call))
+    return y

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations that are computed from another one's stream store nothing."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import comet_tf
+from comet_tf import saved_tensors, wrapping
+
+BOUND = 0.01
+
+
+def block() -> keras.Model:
+    """Batch norm whose output a swish, and so a convolution, needs."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((12, 12, 8))
+    x = layers.BatchNormalization(name="norm")(inputs)
+    x = layers.Activation("swish", name="swish")(x)
+    x = layers.ZeroPadding2D(1, name="pad")(x)
+    x = layers.Conv2D(4, 3, name="conv")(x)
+    model = keras.Model(inputs, x)
+    gamma, beta = model.get_layer("norm").trainable_variables
+    gamma.assign(np.linspace(0.2, 3.0, 8))
+    beta.assign(np.linspace(-1.0, 1.0, 8))
+    return model
+
+
+def images() -> np.ndarray:
+    rng = np.random.default_rng(1)
+    scale = np.linspace(0.5, 4.0, 8)
+    return (rng.normal(size=(6, 12, 12, 8)) * scale).astype(np.float32)
+
+
+def wrapped(**config) -> keras.Model:
+    config = {"min_bytes": 0, "error_bound": BOUND, "mode": "absolute"} | config
+    return comet_tf.wrap_model(block(), comet_tf.CompressionConfig(**config))
+
+
+def infos(model: keras.Model) -> dict:
+    return {c.name: c.read_stream_info() for c in wrapping.controls(model)}
+
+
+def gradients(model: keras.Model, x: np.ndarray) -> list[np.ndarray]:
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.square(model(x, training=True)))
+        return tape.gradient(loss, [x, *model.trainable_variables])
+
+    return [np.asarray(g) for g in step(tf.constant(x))]
+
+
+def test_one_stream_serves_norm_swish_padding_and_convolution():
+    model, x = wrapped(), images()
+    gradients(model, x)
+    stored = {name for name, i in infos(model).items() if i.stream_bytes}
+    assert stored == {"norm/input"}
+    # Plain training keeps all three, one of them padded.
+    raw = sum(i.raw_bytes for i in infos(model).values())
+    assert raw == 2 * x.nbytes + 6 * 14 * 14 * 8 * 4
+
+
+def test_derived_values_are_those_of_the_layers():
+    model, x = wrapped(), images()
+
+    @tf.function
+    def restored(x):
+        model(x, training=True)
+        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
+        return [
+            (tensor, handle.restore(after=[]))
+            for tensor, handle in trace.saved.values()
+        ]
+
+    pairs = restored(tf.constant(x))
+    assert len(pairs) == 4
+    slope = (
+        model.get_layer("norm").gamma / (x.std((0, 1, 2)) ** 2 + 1e-3) ** 0.5
+    )
+    limits = [BOUND] + 3 * [BOUND * np.asarray(slope) * 1.1 + 1e-5]
+    for (exact, found), limit in zip(pairs, limits, strict=True):
+        error = np.abs(exact - found)
+        assert (error <= limit).all()
+        assert error.max() > 0
+
+
+def test_bounds_are_told_in_units_of_each_reader():
+    model, x = wrapped(), images()
+    gradients(model, x)
+    found = infos(model)
+    slope = (
+        model.get_layer("norm").gamma / (x.std((0, 1, 2)) ** 2 + 1e-3) ** 0.5
+    )
+    rms = float(np.sqrt(np.mean(np.square(slope))))
+    assert found["norm/input"].absolute_bound == pytest.approx(BOUND)
+    for name in ("swish/activation_input", "conv/input"):
+        assert found[name].absolute_bound == pytest.approx(
+            BOUND * rms, rel=1e-3
+        )
+
+
+def test_gradients_from_derived_tensors_are_close():
+    x = images()
+    expected = gradients(block(), x)
+    for config, tolerance in (({"error_bound": 1e-5}, 1e-4), ({}, 0.05)):
+        for found, value in zip(
+            gradients(wrapped(**config), x), expected, strict=True
+        ):
+            error = np.abs(found - value).max()
+            assert error <= tolerance * np.abs(value).max()
+
+
+def test_a_convolution_behind_a_batch_norm_stores_nothing():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((12, 12, 8)),
+            layers.BatchNormalization(name="norm"),
+            layers.Conv2D(4, 3, name="conv"),
+        ]
+    )
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(min_bytes=0))
+    gradients(model, images())
+    stored = {name for name, i in infos(model).items() if i.stream_bytes}
+    assert stored == {"norm/input"}
+
+
+def test_adapted_bounds_of_derived_activations_stay_in_step():
+    model, x = wrapped(mode="relative"), images()
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    bounds = comet_tf.AdaptiveErrorBound(update_interval=2)
+    y = np.zeros(model.compute_output_shape(x.shape), np.float32)
+    model.fit(x, y, epochs=6, verbose=0, callbacks=[bounds])
+    layers_ = bounds.history[-1]["layers"]
+    shares = [v["relative_error_bound"] for v in layers_.values()]
+    # One stream has one bound, whatever units its readers count in.
+    assert len(shares) == 3
+    assert shares == pytest.approx([shares[0]] * 3, rel=1e-3)
