@@ -96,8 +96,10 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         by_variable = dict(zip(map(id, variables), values, strict=True))
 
         def line() -> tuple[tf.Tensor, tf.Tensor]:
+            mean, variance = batch_statistics
             return _batch_norm_line(
-                *batch_statistics,
+                mean,
+                variance,
                 gamma=by_variable[id(layer.gamma)] if layer.scale else None,
                 beta=by_variable[id(layer.beta)] if layer.center else None,
                 epsilon=layer.epsilon,
