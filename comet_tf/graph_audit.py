@@ -59,6 +59,9 @@ def kept_tensors(
         identities may give it several names.
     """
     operations = graph.get_operations()
+    while backward_start and _is_gradient(operations[backward_start - 1]):
+        # What begins is the loss, before any layer is asked for a gradient.
+        backward_start -= 1
     position = {op.name: index for index, op in enumerate(operations)}
     live = _live(graph, operations)
 
@@ -80,6 +83,11 @@ def kept_tensors(
                 continue
             kept[source.name] = _describe(source, batch_size)
     return sorted(kept.values(), key=lambda k: (-k.bytes, k.name))
+
+
+def _is_gradient(op: Any) -> bool:
+    """Whether a tape made this operation to differentiate another one."""
+    return op.name.startswith("gradient_tape/")
 
 
 def _live(graph: tf.Graph, operations: list[Any]) -> set[str]:
