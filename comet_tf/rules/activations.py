@@ -27,7 +27,8 @@ from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
 
 Function = Callable[[tf.Tensor], tf.Tensor]
-OutputGradient = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+#: `(output, dy)`, or `(input, dy)`, to the gradient of the input.
+ElementGradient = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 _KERAS = keras.activations
 _LINEAR = {None, _KERAS.linear, tf.identity}
@@ -85,7 +86,7 @@ def _softmax_gradient(y: tf.Tensor, dy: tf.Tensor, axis: int = -1) -> tf.Tensor:
     return (dy - tf.reduce_sum(dy * y, axis, keepdims=True)) * y
 
 
-_FROM_OUTPUT: dict[Any, OutputGradient] = {
+_FROM_OUTPUT: dict[Any, ElementGradient] = {
     _KERAS.sigmoid: _sigmoid_gradient,
     tf.nn.sigmoid: _sigmoid_gradient,
     _KERAS.tanh: _tanh_gradient,
@@ -97,6 +98,22 @@ _FROM_OUTPUT: dict[Any, OutputGradient] = {
     _KERAS.softmax: _softmax_gradient,
     tf.nn.softmax: _softmax_gradient,
     _KERAS.exponential: lambda y, dy: dy * y,
+}
+
+
+def _silu_gradient(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    """`s + x s (1 - s)` times `dy`, with `s` the sigmoid of `x`.
+
+    The second term takes the place of `x` and the sum that of either, so only
+    one tensor is made besides `x` and `dy`; TensorFlow's own makes two.
+    """
+    s = tf.sigmoid(x)
+    return dy * (s + tf.raw_ops.SigmoidGrad(y=s, dy=x))
+
+
+_INPUT_GRADIENTS: dict[Any, ElementGradient] = {
+    _KERAS.silu: _silu_gradient,
+    tf.nn.silu: _silu_gradient,
 }
 
 
@@ -198,7 +215,7 @@ def _from_output(
     wrapped: WrappedLayer,
     function: Function,
     x: tf.Tensor,
-    gradient: OutputGradient,
+    gradient: ElementGradient,
 ) -> tf.Tensor:
     late = _Late()
     logits: list[Any] = []
@@ -236,10 +253,13 @@ def _from_input(
 ) -> tf.Tensor:
     control = wrapped.control(x, "activation_input", ACTIVATION_GRADIENT)
     saved = wrapped.save(x, control)
+    own_gradient = _INPUT_GRADIENTS.get(function)
 
     def gradients(
         dys: scheduling.Tensors, restored: scheduling.Tensors, *_: Any
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
+        if own_gradient is not None:
+            return [own_gradient(restored[0], dys[0])], []
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(restored[0])
             y = function(restored[0])
