@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every architecture of `keras.applications` trains in an eighth of memory."""
+
+import inspect
+
+import keras
+import pytest
+
+from tests.models import applications
+
+_FAST = ("MobileNet", "MobileNetV3Small", "VGG16")
+
+
+def test_no_architecture_is_forgotten():
+    found = {
+        name
+        for name, builder in vars(keras.applications).items()
+        if inspect.isfunction(builder)
+    }
+    assert found == set(applications.NAMES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in _FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in applications.NAMES
+    ],
+)
+def test_two_steps_of_fit(name):
+    result = applications.compare(name)
+    assert result.wrapped_losses[0] == result.plain_losses[0]
+    assert result.wrapped_losses[1] == pytest.approx(
+        result.plain_losses[1], rel=0.5
+    )
+    assert result.uncovered == []
+    assert result.wrapped_bytes <= result.plain_bytes / 8
