@@ -8,6 +8,8 @@ from typing import Any
 CODECS = ("comet", "lossless")
 MODES = ("relative", "absolute")
 ROUNDINGS = ("nearest", "dither")
+# What makes an object a codec.
+_METHODS = ("compress", "decompress", "sign_gradient", "keeps_sign")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +20,11 @@ class CompressionConfig:
     replaces `error_bound` of the layers whose weight gradients it can predict.
 
     Args:
-        codec: String. `"comet"` keeps activations within the error bound,
-            `"lossless"` keeps them exactly (it saves memory only where a layer
-            needs no values, such as ReLU, pooling and dropout; meant for
-            checks). Defaults to `"comet"`.
+        codec: String, or an object like `comet_tf.codecs.Codec`. `"comet"`
+            keeps activations within the error bound, `"lossless"` keeps them
+            exactly (it saves memory only where a layer needs no values, such
+            as ReLU, pooling and dropout; meant for checks). Defaults to
+            `"comet"`.
         error_bound: Float > 0. The largest error of a restored element: a
             fraction of the activation's value range (maximum - minimum) when
             `mode="relative"`, in the activation's own units when
@@ -46,7 +49,7 @@ class CompressionConfig:
     ```
     """
 
-    codec: str = "comet"
+    codec: Any = "comet"
     error_bound: float = 5e-3
     mode: str = "relative"
     rounding: str = "nearest"
@@ -54,7 +57,8 @@ class CompressionConfig:
     enabled: bool = True
 
     def __post_init__(self) -> None:
-        _check_choice("codec", self.codec, CODECS)
+        if not all(callable(getattr(self.codec, m, None)) for m in _METHODS):
+            _check_choice("codec", self.codec, CODECS)
         _check_choice("mode", self.mode, MODES)
         _check_choice("rounding", self.rounding, ROUNDINGS)
         check_error_bound(self.error_bound)
@@ -73,7 +77,10 @@ class CompressionConfig:
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments that make an equal config."""
-        return dataclasses.asdict(self)
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+        }
 
 
 def check_error_bound(error_bound: Any) -> float:

@@ -67,6 +67,11 @@ flags.DEFINE_list(
     [],
     "Limits to try for the inputs of normalizations, swish and the like.",
 )
+flags.DEFINE_list(
+    "zeros",
+    ["exact"],
+    "exact, or rounded: what is smaller than the bound becomes zero.",
+)
 flags.DEFINE_integer("update_interval", None, "Steps between two adaptations.")
 flags.DEFINE_bool(
     "table_only", False, "Train nothing; print and draw what is there."
@@ -94,10 +99,12 @@ def planned() -> list[training.Settings]:
     if fixed and not (FLAGS.gradient_error or FLAGS.activation_bound):
         adaptive = []
     variants: list[dict[str, Any]] = [{"method": "plain"}]
-    for rounding, bounds in itertools.product(
-        FLAGS.rounding or [None], adaptive + fixed
+    for zeros, rounding, bounds in itertools.product(
+        FLAGS.zeros, FLAGS.rounding or [None], adaptive + fixed
     ):
-        variants.append({"method": "comet", "rounding": rounding, **bounds})
+        variants.append(
+            {"method": "comet", "rounding": rounding, "zeros": zeros, **bounds}
+        )
     return [
         training.Settings(
             model=model,
@@ -119,8 +126,12 @@ def planned() -> list[training.Settings]:
 
 def key(run: dict[str, Any]) -> tuple[Any, ...]:
     """Returns what tells one run from another."""
-    names = [field.name for field in dataclasses.fields(training.Settings)]
-    return tuple(run[name] for name in [*names, "steps_per_epoch"])
+    settings = (
+        # A run of an older version did not have every setting.
+        run.get(field.name, field.default)
+        for field in dataclasses.fields(training.Settings)
+    )
+    return (*settings, run["steps_per_epoch"])
 
 
 def variant_name(run: dict[str, Any]) -> str:
@@ -138,6 +149,8 @@ def variant_name(run: dict[str, Any]) -> str:
         parts.append(f"activations {run['activation_bound']:g}")
     if run["rounding"] is not None:
         parts.append(run["rounding"])
+    if run.get("zeros", "exact") != "exact":
+        parts.append("zeros by rounding")
     return ", ".join(parts)
 
 
@@ -280,6 +293,8 @@ def draw(found: list[Group], path: pathlib.Path) -> None:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    if not set(FLAGS.zeros) <= {"exact", "rounded"}:
+        raise app.UsageError(f"--zeros: {FLAGS.zeros}: exact or rounded.")
     unknown = set(FLAGS.models) - set(models.names())
     if unknown:
         raise app.UsageError(

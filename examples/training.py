@@ -6,6 +6,7 @@ import gc
 import pathlib
 from typing import Any
 
+import ablations
 import input_pipeline
 import keras
 import measure
@@ -44,6 +45,7 @@ class Settings:
         activation_bound: Loosest bound, as a share of the value range, that
             adapting may give the inputs of normalizations, swish and the
             like, or `None` for the default.
+        zeros: `"exact"`, or `"rounded"` for the ablation in `ablations`.
     """
 
     model: str = "small_resnet"
@@ -62,6 +64,7 @@ class Settings:
     gradient_error: float | None = None
     update_interval: int | None = None
     activation_bound: float | None = None
+    zeros: str = "exact"
 
 
 class RatioHistory(keras.callbacks.Callback):
@@ -163,8 +166,11 @@ def _wrap(
     model: keras.Model, settings: Settings, log_dir: str | None
 ) -> comet_tf.AdaptiveErrorBound | None:
     """Wraps the model; returns the callback that adapts its bounds."""
+    codec: Any = settings.codec
+    if settings.zeros == "rounded":
+        codec = ablations.RoundedZerosCodec(settings.rounding or "nearest")
     choices = {
-        "codec": settings.codec,
+        "codec": codec,
         "mode": settings.mode,
         "error_bound": settings.error_bound,
         "rounding": settings.rounding,

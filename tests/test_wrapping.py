@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public face: arguments, errors, saving, XLA."""
 
+from typing import ClassVar
+
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import comet_tf
-from comet_tf import wrapping
+from comet_tf import codecs, wrapping
 from tests import zoo
 
 EVERYTHING = comet_tf.CompressionConfig(min_bytes=0)
@@ -286,3 +288,22 @@ def test_a_subclass_with_its_own_call_has_no_rule_by_inheritance():
     state = wrapping.wrapped_model(model)
     assert not state.entries
     assert "odd" in state.left_alone
+
+
+def test_a_codec_of_ones_own_stores_the_activations():
+    class Counting(codecs.LosslessCodec):
+        stored: ClassVar[list[tuple[int | None, ...]]] = []
+
+        def compress(self, x, control):
+            self.stored.append(tuple(x.shape))
+            return super().compress(x, control)
+
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3)])
+    config = comet_tf.CompressionConfig(codec=Counting(), min_bytes=0)
+    comet_tf.wrap_model(model, config)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.ones((2, 8, 8, 3)), training=True))
+    tape.gradient(loss, model.trainable_variables)
+    assert Counting.stored == [(2, 8, 8, 3)]
+    with pytest.raises(ValueError, match="codec"):
+        comet_tf.CompressionConfig(codec=object())

@@ -8,7 +8,9 @@ from comet_tf.config import CompressionConfig
 
 
 def get(config: CompressionConfig) -> Codec:
-    """Returns the codec that `config` names."""
+    """Returns the codec that `config` names or holds."""
+    if not isinstance(config.codec, str):
+        return config.codec
     if config.codec == "lossless":
         return LosslessCodec()
     return CometCodec(rounding=config.rounding)

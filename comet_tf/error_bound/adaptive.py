@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._collector = Collector()
         self._restored: dict[str, dict[str, Any]] = {}
         self._logs: dict[str, float] = {}
+        self._warned = False
         self._collecting: int | None = None
         self._origin: tuple[int, int] | None = None
         self._writer: SummaryWriter | None = None
@@ -125,6 +127,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         if self.state_path is not None and Path(self.state_path).exists():
             with open(self.state_path, encoding="utf-8") as file:
                 self.load_state_dict(json.load(file))
+        # Layers take them when they first train, before they compress.
+        self._wrapped().first_bounds = self._restored
         if self.log_dir is not None:
             self._writer = SummaryWriter(self.log_dir)
 
@@ -136,8 +140,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Ends a collection, and begins one if a step ahead is due."""
         del logs
-        self._finish_collection()
         self._apply_restored()
+        self._finish_collection()
         first, last = self._iterations_ahead(batch)
         if self._collected is None:
             # Without a state to resume from, a model that was trained before
@@ -158,6 +162,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         """Adds the numbers of the latest step to the epoch's logs."""
         del epoch
         self._finish_collection()
+        self._warn_of_strangers()
         ratio = totals([c.read_stream_info() for c in self._controls()])[
             "compression_ratio"
         ]
@@ -230,6 +235,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             ) from error
         self._collected = None if collected is None else int(collected)
         self._restored = bounds
+        self._warned = False
         self._collector.mean_abs = mean_abs
         self._collector.ranges = ranges
         self.history = history
@@ -283,9 +289,26 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 if snapshot is not None:
                     control.restore(snapshot)
 
+    def _warn_of_strangers(self) -> None:
+        """Says which bounds of a loaded state no layer has asked for."""
+        self._apply_restored()
+        names = sorted(self._restored)
+        if names and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "The state that training resumed from has bounds that no "
+                f"layer of model {self.model.name!r} has asked for so far. "
+                "Layers are told by name: give them names of their own, or "
+                "build the model in a new process. Received bounds of: "
+                f"{names[:10]}",
+                stacklevel=2,
+            )
+
     def _begin_collection(self, iteration: int) -> None:
-        # Layers that have not trained yet have no controls, and start with the
-        # bounds that this would prepare.
+        # Layers that have not trained yet have no controls, and start with
+        # relative bounds, as this prepares.
+        for name, snapshot in self._restored.items():
+            self._restored[name] = self._collector.relative(name, snapshot)
         self._collector.prepare(self._controls(), self.model.optimizer)
         self._wrapped().collect.assign(True)
         self._collecting = iteration

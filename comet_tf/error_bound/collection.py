@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -56,14 +57,27 @@ class Collector:
         for control in controls:
             snapshot = control.snapshot()
             if not snapshot["relative"]:
-                known = self.ranges.get(control.name)
-                control.set_relative(
-                    DEFAULT_RELATIVE_BOUND
-                    if known is None
-                    else min(snapshot["error_bound"] / known, 1.0)
-                )
+                control.restore(self.relative(control.name, snapshot))
         # A dynamic scale may change at the end of the step it applies to.
         self._loss_scale = loss_scale(optimizer)
+
+    def relative(self, name: str, snapshot: dict[str, Any]) -> dict[str, Any]:
+        """Turns a bound into a fraction of the value range known last.
+
+        Args:
+            name: The control's name.
+            snapshot: The bound, as `BoundControl.snapshot` returns it.
+
+        Returns:
+            A snapshot for `BoundControl.restore`.
+        """
+        if snapshot["relative"]:
+            return snapshot
+        known = self.ranges.get(name)
+        fraction = DEFAULT_RELATIVE_BOUND
+        if known is not None:
+            fraction = min(snapshot["error_bound"] / known, 1.0)
+        return {"error_bound": fraction, "relative": True}
 
     def read(
         self,

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from comet_tf.error_bound.control import BoundControl
+from comet_tf.ops import reduce_ops
 
 Tensor: TypeAlias = "tf.Tensor"
 
@@ -189,11 +190,14 @@ def _float(x: Tensor) -> Tensor:
 
 
 def _sum_of_squares(x: Tensor) -> Tensor:
-    return tf.reduce_sum(tf.square(_float(x)))
+    if x.dtype not in (tf.float32, tf.float16, tf.bfloat16):
+        x = _float(x)
+    # Without the squares of a whole activation in memory.
+    return reduce_ops.sum_of_squares(x)
 
 
 def _mean_square(x: Tensor) -> Tensor:
-    return tf.reduce_mean(tf.square(_float(x)))
+    return _sum_of_squares(x) / tf.cast(tf.size(x), tf.float32)
 
 
 def _mean_abs(x: Tensor) -> Tensor:

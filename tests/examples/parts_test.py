@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules that the example scripts share."""
 
+import dataclasses
 import subprocess
 import sys
 import textwrap
 
+import ablations
 import compare_accuracy
 import input_pipeline
 import models
 import numpy as np
 import pytest
+import tensorflow as tf
 import training
+
+from comet_tf.error_bound.control import BoundControl
 
 SMALL = [name for name in models.names() if name.startswith("small_")]
 
@@ -164,7 +169,7 @@ def test_measurement_counts_what_a_forward_pass_keeps(examples):
 
 
 def _runs(method, accuracies, ratio=None, **changes):
-    base = dict.fromkeys(vars(training.Settings()))
+    base = dataclasses.asdict(training.Settings())
     return [
         {
             **base,
@@ -205,6 +210,34 @@ def test_variants_are_told_apart():
             {"gradient_error": 0.1},
             {"gradient_error": 0.1, "activation_bound": 0.02},
             {"error_bound": 0.1},
+            {"zeros": "rounded"},
         )
     }
-    assert len(names) == 5
+    assert len(names) == 6
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_rounded_zeros_are_the_elements_below_the_bound(relative):
+    x = np.linspace(-1.0, 1.0, 2001, dtype=np.float32).reshape(-1, 1)
+    bound = 0.1
+    control = BoundControl(
+        "layer/input",
+        "weight_gradient",
+        error_bound=bound / 2 if relative else bound,
+        relative=relative,
+    )
+    codec = ablations.RoundedZerosCodec()
+    stream, info = codec.compress(tf.constant(x), control)
+    restored = codec.decompress(stream, tf.constant(x.shape), tf.float32)
+    np.testing.assert_array_equal(restored == 0, np.abs(x) < bound)
+    assert np.abs(restored - x).max() <= bound * (1 + 1e-6)
+    exact = super(ablations.RoundedZerosCodec, codec).compress(
+        tf.constant(x), control
+    )[1]
+    assert info[2] < exact[2]
+
+
+def test_older_runs_lack_newer_settings():
+    new = dataclasses.asdict(training.Settings()) | {"steps_per_epoch": None}
+    old = {name: value for name, value in new.items() if name != "zeros"}
+    assert compare_accuracy.key(old) == compare_accuracy.key(new)
