@@ -45,6 +45,8 @@ class WrappedModel:
         collect: Variable that is true on collection steps; the one that all
             error bounds of the model share.
         left_alone: Reason by path, for the other layers.
+        first_bounds: Snapshots by control name, of a training that is being
+            resumed. A control that appears takes its own out.
         jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
         in_train_step: Boolean. Whether the model's `train_step` is running.
     """
@@ -52,6 +54,9 @@ class WrappedModel:
     collect: tf.Variable
     entries: list[Entry] = dataclasses.field(default_factory=list)
     left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
+    first_bounds: dict[str, dict[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
     jit_was_forced: bool = False
     in_train_step: bool = False
     _graph: Any = lambda: None
@@ -324,6 +329,10 @@ def _wrap_layer(
     def make_control(
         name: str, kind: str, weights: Sequence[Any]
     ) -> BoundControl:
+        first = state.first_bounds.pop(name, None) or {
+            "error_bound": config.error_bound,
+            "relative": config.mode == "relative",
+        }
         # In a thread of its own, since layers are called while a function is
         # traced, and a variable made then would belong to that function.
         with futures.ThreadPoolExecutor(1) as elsewhere:
@@ -334,8 +343,8 @@ def _wrap_layer(
                 weights,
                 collect=state.collect,
                 # Not set afterwards: replicas would wait for each other.
-                error_bound=config.error_bound,
-                relative=config.mode == "relative",
+                error_bound=first["error_bound"],
+                relative=first["relative"],
             ).result()
 
     _release(layer)
