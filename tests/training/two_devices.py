@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MirroredStrategy` on two logical CPUs; run by `test_strategies.py`."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import comet_tf
+from comet_tf import wrapping
+
+BATCH, SIZE, CLASSES = 16, 24, 4
+
+
+def net() -> keras.Model:
+    """Batch norm, whose statistics each replica has of its own, included."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((SIZE, SIZE, 3))
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    x = layers.BatchNormalization()(x)
+    x = layers.ReLU()(x)
+    x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(8, 3, activation="swish")(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(CLASSES, activation="softmax")(x))
+
+
+def data(count: int = 6 * BATCH) -> tuple[np.ndarray, np.ndarray]:
+    """Smooth pictures and their classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, SIZE // 4, SIZE // 4, 3))
+    x = x.repeat(4, axis=1).repeat(4, axis=2).astype("float32")
+    return x, rng.integers(0, CLASSES, count)
+
+
+def train(
+    model: keras.Model, callbacks: list[keras.callbacks.Callback]
+) -> list[float]:
+    """Losses of three epochs."""
+    x, y = data()
+    history = model.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+    )
+    return history.history["loss"]
+
+
+def run(
+    strategy: tf.distribute.Strategy,
+    config: comet_tf.CompressionConfig | None,
+    adapt: bool = False,
+    wrap_in_scope: bool = True,
+) -> tuple[keras.Model, list[float], comet_tf.AdaptiveErrorBound]:
+    """Trains under a strategy; wrapped if there is a config."""
+    with strategy.scope():
+        model = net()
+        if config is not None and wrap_in_scope:
+            comet_tf.wrap_model(model, config)
+        model.compile(
+            keras.optimizers.SGD(0.05, momentum=0.9),
+            "sparse_categorical_crossentropy",
+        )
+    if config is not None and not wrap_in_scope:
+        comet_tf.wrap_model(model, config)
+    bounds = comet_tf.AdaptiveErrorBound(update_interval=5, warmup=0)
+    return model, train(model, [bounds] if adapt else []), bounds
+
+
+def main() -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert strategy.num_replicas_in_sync == 2
+    lossless = comet_tf.CompressionConfig(codec="lossless", min_bytes=0)
+    lossy = comet_tf.CompressionConfig(min_bytes=0)
+
+    plain, expected, _ = run(strategy, None)
+    for wrap_in_scope in (True, False):
+        model, losses, _ = run(strategy, lossless, wrap_in_scope=wrap_in_scope)
+        np.testing.assert_allclose(losses, expected, rtol=1e-4)
+        for one, other in zip(model.weights, plain.weights, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+
+    model, losses, bounds = run(strategy, lossy, adapt=True)
+    np.testing.assert_allclose(losses, expected, rtol=0.03)
+    iterations = [record["iteration"] for record in bounds.history]
+    assert iterations == [1, 5, 10, 15], iterations
+    controls = wrapping.controls(model)
+    assert len(controls) >= 4
+    names = [control.name for control in controls]
+    assert len(set(names)) == len(names), names
+    for control in controls:
+        for setting in (control.error_bound, control.relative):
+            first, second = (
+                value.numpy()
+                for value in strategy.experimental_local_results(setting)
+            )
+            assert first == second, (control.name, first, second)
+        # Each replica has compressed its half of the batch.
+        records = strategy.experimental_local_results(control.stream_info)
+        raw = [float(record.numpy()[0]) for record in records]
+        assert raw[0] == raw[1], (control.name, raw)
+
+    # One device with the whole batch chooses about the same bounds.
+    _, _, alone = run(tf.distribute.get_strategy(), lossy, adapt=True)
+    for one, other in zip(
+        bounds.history[-1]["layers"].values(),
+        alone.history[-1]["layers"].values(),
+        strict=True,
+    ):
+        np.testing.assert_allclose(
+            one["error_bound"], other["error_bound"], rtol=0.1
+        )
+    report = comet_tf.memory_report(model)
+    assert report.saved_bytes < report.plain_bytes
+    print("two devices agree")
+
+
+if __name__ == "__main__":
+    main()
