@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from comet_tf import rules, saved_tensors
 from comet_tf.config import CompressionConfig
@@ -381,7 +382,11 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
         if not _is_training(state, layer, kwargs):
             return own_call(*args, **kwargs)
         leaves = keras.tree.flatten((args, kwargs))
-        if any(isinstance(leaf, keras.KerasTensor) for leaf in leaves):
+        if in_symbolic_scope() or any(
+            isinstance(leaf, keras.KerasTensor) for leaf in leaves
+        ):
+            # Keras only asks for shapes, in a graph that it throws away; so
+            # it does when the first step of `fit` builds the model.
             return own_call(*args, **kwargs)
         state.note_trace(wrapped.path)
         return rule.function(wrapped, rules.CallArguments(args, kwargs))
