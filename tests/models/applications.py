@@ -94,9 +94,6 @@ class Comparison:
         wrapped_losses: List of floats.
         plain_bytes: Integer. Activations kept by the plain step's graph.
         wrapped_bytes: Integer. What is kept in their place.
-        plain_allocated: Integer. Bytes at the allocator when the forward pass
-            of a step ends, less those before the step; for the plain model.
-        wrapped_allocated: Integer. The same for the wrapped one.
         uncovered: List of strings. Large activations kept as they are.
     """
 
@@ -105,8 +102,6 @@ class Comparison:
     wrapped_losses: list[float]
     plain_bytes: int
     wrapped_bytes: int
-    plain_allocated: int
-    wrapped_allocated: int
     uncovered: list[str]
 
 
@@ -122,7 +117,5 @@ def compare(name: str) -> Comparison:
         wrapped.losses,
         plain.plain_bytes,
         measure.saved_bytes(model),
-        plain.allocated_bytes,
-        wrapped.allocated_bytes,
         [f"{row.layer or row.tensor}" for row in measure.uncovered(model)],
     )

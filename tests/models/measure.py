@@ -2,7 +2,6 @@
 """What a training step of a model, plain or wrapped, keeps and computes."""
 
 import dataclasses
-import gc
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +14,12 @@ import comet_tf
 from comet_tf import graph_audit
 from comet_tf.datasets import natural_crops
 from comet_tf.memory_report import Uncompressed
-from comet_tf.ops.memory_ops import memory_stats
 
 
 class ForwardEnd:
     """A loss that notes where in which graph the forward pass ends.
 
-    A plain model has nothing else that would tell. It also notes the bytes
-    that are allocated then; the least of several steps, since an operation may
-    still be at work.
+    A plain model has nothing else that would tell.
     """
 
     def __init__(self, loss: Any) -> None:
@@ -31,17 +27,13 @@ class ForwardEnd:
         self.__name__ = "loss"
         self.operations = 0
         self.graph: Any = lambda: None
-        self.allocated = tf.Variable(tf.int64.max, trainable=False)
 
     def __call__(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         loss = self._loss(y_true, y_pred)
         graph = tf.compat.v1.get_default_graph()
         self.graph = weakref.ref(graph)
         self.operations = len(graph.get_operations())
-        now = memory_stats(after=[loss])[0]
-        least = tf.minimum(now, self.allocated)
-        with tf.control_dependencies([self.allocated.assign(least)]):
-            return tf.identity(loss)
+        return loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +44,10 @@ class Trained:
         losses: List of floats, one a step.
         kept: List of `graph_audit.Kept`: what the graph of the step makes in
             the forward pass and reads in the backward pass.
-        allocated_bytes: Integer. Bytes allocated at the end of the forward
-            pass, less those before the step. TensorFlow's default allocator
-            on CPUs counts large blocks only; `TF_CPU_ALLOCATOR_USE_BFC=1`
-            in the environment selects one that counts all.
     """
 
     losses: list[float]
     kept: list[graph_audit.Kept]
-    allocated_bytes: int
 
     @property
     def plain_bytes(self) -> int:
@@ -94,29 +81,15 @@ def train(
     mark = ForwardEnd(loss)
     model.compile(keras.optimizers.SGD(learning_rate, momentum=0.9), mark)
     batch = len(keras.tree.flatten(x)[0])
-    # Made once, so that no copy of it counts as memory of the step.
-    data = tf.data.Dataset.from_tensors((x, y)).cache()
-
-    def fit(epochs: int) -> list[float]:
-        history = model.fit(
-            data,
-            epochs=epochs,
-            shuffle=False,
-            verbose=0,
-            callbacks=list(callbacks),
-        )
-        return history.history["loss"]
-
-    # The first step makes the optimizer's slots, which are to stay.
-    losses = fit(1)
-    gc.collect()
-    before = comet_tf.memory.current_bytes("CPU:0")
-    mark.allocated.assign(tf.int64.max)
-    losses += fit(steps - 1)
+    history = model.fit(
+        tf.data.Dataset.from_tensors((x, y)),
+        epochs=steps,
+        verbose=0,
+        callbacks=list(callbacks),
+    )
     return Trained(
-        losses,
+        history.history["loss"],
         graph_audit.kept_tensors(mark.graph(), mark.operations, batch),
-        int(mark.allocated.numpy()) - before,
     )
 
 

@@ -13,7 +13,6 @@ once; architectures that are in it are not run again.
 
 import dataclasses
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -43,17 +42,15 @@ def _results() -> dict[str, dict[str, Any]]:
 
 def _table(results: dict[str, dict[str, Any]]) -> str:
     lines = [
-        "| model | plain MB | wrapped MB | ratio | less at the allocator, MB |"
-        " uncovered |",
-        "|---|---|---|---|---|---|",
+        "| model | plain MB | wrapped MB | ratio | uncovered |",
+        "|---|---|---|---|---|",
     ]
     for name in sorted(results):
         row = results[name]
         plain, wrapped = row["plain_bytes"], row["wrapped_bytes"]
-        before, now = row["plain_allocated"], row["wrapped_allocated"]
         lines.append(
             f"| {name} | {plain / 1e6:.1f} | {wrapped / 1e6:.2f} |"
-            f" {plain / wrapped:.1f} | {(before - now) / 1e6:.1f} |"
+            f" {plain / wrapped:.1f} |"
             f" {', '.join(row['uncovered']) or 'none'} |"
         )
     return "\n".join(lines) + "\n"
@@ -72,10 +69,6 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--in-this-process"]:
         _measure(arguments[1])
         return
-    # Read without TensorFlow, whose allocator is chosen when it is imported:
-    # the default one does not count small blocks.
-    environment = {**os.environ, "TF_CPU_ALLOCATOR_USE_BFC": "1"}
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from tests.models import applications
 
     _RESULTS.parent.mkdir(exist_ok=True)
@@ -83,14 +76,12 @@ def main(arguments: list[str]) -> None:
         if name in _results() and name not in arguments:
             continue
         command = [sys.executable, "-m", "tests.models.table"]
-        done = subprocess.run(
-            [*command, "--in-this-process", name], env=environment, cwd=_ROOT
-        )
+        done = subprocess.run([*command, "--in-this-process", name], cwd=_ROOT)
         if done.returncode:
             print(f"{name}: failed", file=sys.stderr)
             continue
         _write(_results())
-        print(_results()[name])
+        print(_results()[name], flush=True)
 
 
 if __name__ == "__main__":
