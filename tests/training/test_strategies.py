@@ -50,6 +50,7 @@ def free_ports(count):
             one.close()
 
 
+@pytest.mark.slow
 def test_two_worker_processes_agree(tmp_path):
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
     processes = [

@@ -80,7 +80,10 @@ def main(state_path: str) -> None:
             {
                 "replicas": strategy.num_replicas_in_sync,
                 "loss": losses,
-                "weights": [float(np.sum(w)) for w in model.get_weights()],
+                # Moving statistics are each worker's own, as in plain Keras.
+                "weights": [
+                    float(np.sum(v.numpy())) for v in model.trainable_variables
+                ],
                 "iterations": [r["iteration"] for r in bounds.history],
                 "history": bounds.history[-1],
                 "bounds": {c.name: c.snapshot() for c in controls},
