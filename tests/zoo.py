@@ -128,6 +128,34 @@ def pair(name: str) -> tuple[keras.Model, keras.Model]:
     return one, other
 
 
+def in_double_precision(name: str) -> keras.Model:
+    """The first of the pair, with float64 weights and arithmetic."""
+    weights = pair(name)[0].get_weights()
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
+    try:
+        model = MODELS[name]()
+    finally:
+        keras.config.set_dtype_policy(policy)
+    model.set_weights(weights)
+    return model
+
+
+def has_batch_norm(model: keras.Model) -> bool:
+    """Whether a batch normalization is among the model's layers."""
+    return any(
+        isinstance(layer, layers.BatchNormalization)
+        for layer in model._flatten_layers()
+    )
+
+
+def set_dropout(model: keras.Model, rate: float) -> None:
+    """Sets the rate of all dropout layers."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.Dropout):
+            layer.rate = rate
+
+
 def compiled(model: keras.Model, learning_rate: float = 0.05) -> keras.Model:
     """Compiles a model for classification with SGD and momentum."""
     model.compile(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for normalisation layers: input compressed, statistics exact."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
+from comet_tf.ops import channel_ops
 from comet_tf.rules import statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
@@ -139,10 +140,8 @@ def _normalized(
 
     def output(x: tf.Tensor) -> tf.Tensor:
         slope, offset = line()
-        broadcast = [1] * x.shape.rank
-        broadcast[axis] = -1
-        y = tf.cast(x, slope.dtype) * tf.reshape(slope, broadcast)
-        return tf.cast(y + tf.reshape(offset, broadcast), dtype)
+        y = _line([tf.cast(x, slope.dtype)], [slope], offset, axis)
+        return tf.cast(y, dtype)
 
     def scale() -> tf.Tensor:
         slope, _ = line()
@@ -172,14 +171,9 @@ def _batch_norm_gradient(
     `dx` is written as `a * dy + b * x + c` with one a, b and c a channel, so
     that no normalised copy of `x` is ever made.
     """
-    dtype, rank = dy.dtype, dy.shape.rank
+    dtype = dy.dtype
     dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
-    axes = [i for i in range(rank) if i != axis % rank]
-    broadcast = [1] * rank
-    broadcast[axis] = -1
-
-    dbeta = tf.reduce_sum(dy, axes)
-    product = tf.reduce_sum(dy * x, axes)
+    dbeta, product = _sums(dy, x, axis)
     scale = tf.math.rsqrt(variance + epsilon)
     dgamma = scale * (product - mean * dbeta)
     count = tf.cast(tf.size(x) // tf.size(mean), dy.dtype)
@@ -187,10 +181,44 @@ def _batch_norm_gradient(
     a = scale if gamma is None else scale * tf.cast(gamma, dy.dtype)
     b = -a * scale * dgamma / count
     c = -a * dbeta / count - b * mean
-    a, b, c = (tf.reshape(t, broadcast) for t in (a, b, c))
-    # Not `dy * a` while the product for the sum above still takes memory.
-    dx = scheduling.after(dy, [product]) * a + (x * b + c)
-    return tf.cast(dx, dtype), dgamma, dbeta
+    return tf.cast(_line([dy, x], [a, b], c, axis), dtype), dgamma, dbeta
+
+
+# Channels-last float32 has ops of its own: they read each tensor once, and make
+# at most one.
+
+
+def _channels_last(x: tf.Tensor, axis: int) -> bool:
+    rank = x.shape.rank
+    return x.dtype == tf.float32 and axis % rank == rank - 1
+
+
+def _sums(
+    dy: tf.Tensor, x: tf.Tensor, axis: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums of `dy` and `dy * x` over all but `axis`."""
+    if _channels_last(dy, axis):
+        return channel_ops.channel_sums(dy, x)
+    rank = dy.shape.rank
+    axes = [i for i in range(rank) if i != axis % rank]
+    return tf.reduce_sum(dy, axes), tf.reduce_sum(dy * x, axes)
+
+
+def _line(
+    xs: Sequence[tf.Tensor],
+    slopes: Sequence[tf.Tensor],
+    offset: tf.Tensor,
+    axis: int,
+) -> tf.Tensor:
+    """Sum of `xs` times `slopes`, and `offset`, which differ along `axis`."""
+    if _channels_last(xs[0], axis):
+        return channel_ops.channel_line(xs, slopes, offset)
+    shape = [1] * xs[0].shape.rank
+    shape[axis] = -1
+    y = tf.reshape(offset, shape)
+    for x, slope in zip(reversed(xs), reversed(slopes), strict=True):
+        y = x * tf.reshape(slope, shape) + y
+    return y
 
 
 @rule(

@@ -127,6 +127,22 @@ size_t SumOfSquaresWorkspaceBytes();
 int LaunchSumOfSquares(void* stream, DType dtype, const void* x, int64_t n,
                        const bool* enabled, void* workspace, float* sum);
 
+// --- Channels ---
+
+size_t ChannelSumsWorkspaceBytes(int64_t rows, int64_t channels);
+
+// Of each channel of `rows` x `channels` elements: the sum of dy to sums, that
+// of dy * x to products.
+int LaunchChannelSums(void* stream, const float* dy, const float* x,
+                      int64_t rows, int64_t channels, void* workspace,
+                      float* sums, float* products);
+
+// y = x * slope + (z * other + offset), or without z where that is null, with
+// one slope, other and offset a channel. y may be x or z.
+int LaunchChannelLine(void* stream, const float* x, const float* slope,
+                      const float* z, const float* other, const float* offset,
+                      int64_t rows, int64_t channels, float* y);
+
 }  // namespace cuda
 }  // namespace comet
 

@@ -32,7 +32,7 @@ compile() {
 compile custom_ops/cpu/codec.cc -O2
 compile custom_ops/cpu/codec_kernels_portable.cc -O2
 compile tests/cuda_emulator/portable_only.cc -O2
-for source in mask pooling reduce; do
+for source in channels mask pooling reduce; do
   compile "custom_ops/cpu/$source.cc" -O2
 done
 # What is tested.

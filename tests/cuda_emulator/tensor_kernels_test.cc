@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "custom_ops/cpu/channels.h"
 #include "custom_ops/cpu/mask.h"
 #include "custom_ops/cpu/pooling.h"
 #include "custom_ops/cpu/reduce.h"
@@ -198,6 +199,80 @@ void TestSumOfSquares() {
   }
 }
 
+// --- Channel sums ---
+
+void TestChannelSums() {
+  constexpr int64_t kRows[] = {0, 1, 63, 64, 65, 3000};
+  constexpr int64_t kChannels[] = {0, 1, 31, 32, 33, 300};
+  for (int64_t rows : kRows) {
+    for (int64_t channels : kChannels) {
+      const int64_t n = rows * channels;
+      DeviceMemory dy = MakeTensor(DType::kFloat32, n, 32, Content::kNoise, 9);
+      DeviceMemory x = MakeTensor(DType::kFloat32, n, 32, Content::kNoise, 7);
+      std::vector<float> sums(channels), products(channels);
+      ChannelSums(dy.as<const float>(), x.as<const float>(), rows, channels,
+                  Serial, sums.data(), products.data());
+      ForEachSchedule([&] {
+        DeviceMemory workspace(cuda::ChannelSumsWorkspaceBytes(rows, channels));
+        DeviceMemory found_sums(channels * sizeof(float));
+        DeviceMemory found_products(channels * sizeof(float));
+        COMET_CHECK(
+            cuda::LaunchChannelSums(nullptr, dy.as<const float>(),
+                                    x.as<const float>(), rows, channels,
+                                    workspace.data(), found_sums.as<float>(),
+                                    found_products.as<float>()) == 0 &&
+                Finish() == 0,
+            "");
+        for (int64_t c = 0; c < channels; ++c) {
+          // The CPU adds 32 rows at a time in single precision.
+          const float slack = 1e-4f * static_cast<float>(rows);
+          COMET_CHECK(std::abs(found_sums.as<float>()[c] - sums[c]) <= slack,
+                      std::to_string(rows));
+          COMET_CHECK(
+              std::abs(found_products.as<float>()[c] - products[c]) <= slack,
+              std::to_string(rows));
+        }
+      });
+    }
+  }
+}
+
+void TestChannelLine() {
+  for (int64_t rows : {0, 1, 2, 700}) {
+    for (int64_t channels : {1, 3, 64}) {
+      const int64_t n = rows * channels;
+      DeviceMemory x = MakeTensor(DType::kFloat32, n, 32, Content::kNoise, 3);
+      DeviceMemory z = MakeTensor(DType::kFloat32, n, 32, Content::kNoise, 4);
+      DeviceMemory a =
+          MakeTensor(DType::kFloat32, channels, 32, Content::kNoise, 5);
+      DeviceMemory b =
+          MakeTensor(DType::kFloat32, channels, 32, Content::kNoise, 6);
+      DeviceMemory c =
+          MakeTensor(DType::kFloat32, channels, 32, Content::kNoise, 7);
+      for (bool two : {false, true}) {
+        const ChannelLineInput inputs[2] = {
+            {x.as<const float>(), a.as<const float>()},
+            {two ? z.as<const float>() : nullptr, b.as<const float>()}};
+        std::vector<float> want(n);
+        ChannelLine(inputs[0], inputs[1], c.as<const float>(), rows, channels,
+                    Serial, want.data());
+        ForEachSchedule([&] {
+          DeviceMemory y(n * sizeof(float));
+          COMET_CHECK(cuda::LaunchChannelLine(
+                          nullptr, inputs[0].x, inputs[0].slope, inputs[1].x,
+                          inputs[1].slope, c.as<const float>(), rows, channels,
+                          y.as<float>()) == 0 &&
+                          Finish() == 0,
+                      "");
+          COMET_CHECK(n == 0 || std::memcmp(y.as<float>(), want.data(),
+                                            n * sizeof(float)) == 0,
+                      std::to_string(n));
+        });
+      }
+    }
+  }
+}
+
 void TestHostFunction() {
   int calls = 0;
   COMET_CHECK(
@@ -216,6 +291,8 @@ int main() {
   comet::TestMasks();
   comet::TestPooling();
   comet::TestSumOfSquares();
+  comet::TestChannelSums();
+  comet::TestChannelLine();
   comet::TestHostFunction();
   std::printf("tensor kernels: all tests passed\n");
   return 0;

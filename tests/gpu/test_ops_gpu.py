@@ -6,6 +6,7 @@ Skipped where there is no GPU; tests/cuda_emulator/ runs the kernels there.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import keras
@@ -14,7 +15,13 @@ import pytest
 import tensorflow as tf
 
 import comet_tf
-from comet_tf.ops import codec_ops, mask_ops, pooling_ops, reduce_ops
+from comet_tf.ops import (
+    channel_ops,
+    codec_ops,
+    mask_ops,
+    pooling_ops,
+    reduce_ops,
+)
 
 GPUS = tf.config.list_physical_devices("GPU")
 
@@ -115,6 +122,25 @@ def test_sum_of_squares() -> None:
     np.testing.assert_allclose(cpu.numpy(), gpu.numpy(), rtol=2e-7)
     _, off = on_both(lambda: reduce_ops.sum_of_squares(x, False))
     assert off.numpy() == 0
+
+
+@pytest.mark.parametrize("shape", [(3, 50, 50, 64), (9, 7, 5), (1000, 2048)])
+def test_channel_sums(shape: tuple[int, ...]) -> None:
+    dy, x = activation(tf.float32, shape), activation(tf.float32, shape)
+    cpu, gpu = on_both(lambda: tf.stack(channel_ops.channel_sums(dy, x)))
+    np.testing.assert_allclose(cpu.numpy(), gpu.numpy(), rtol=1e-4, atol=1e-3)
+
+
+def test_channel_line() -> None:
+    x, z = (activation(tf.float32, (300, 77)) for _ in range(2))
+    slopes, offset = [x[0], x[1]], x[2]
+    for xs in ([x], [x, z]):
+        cpu, gpu = on_both(
+            functools.partial(
+                channel_ops.channel_line, xs, slopes[: len(xs)], offset
+            )
+        )
+        np.testing.assert_array_equal(cpu.numpy(), gpu.numpy())
 
 
 def test_a_bad_bound_is_an_error() -> None:

@@ -88,6 +88,8 @@ def test_every_op_is_documented_and_prefixed():
         if name.startswith("comet_") and not name.endswith("_eager_fallback")
     ]
     assert set(names) >= {
+        "comet_channel_line",
+        "comet_channel_sums",
         "comet_compress",
         "comet_decompress",
         "comet_mask_gradient",

@@ -9,7 +9,13 @@ import hashlib, sys
 import numpy as np
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-from comet_tf.ops import codec_ops, mask_ops, pooling_ops, reduce_ops
+from comet_tf.ops import (
+    channel_ops,
+    codec_ops,
+    mask_ops,
+    pooling_ops,
+    reduce_ops,
+)
 
 rng = np.random.default_rng(3)
 x = tf.constant(np.maximum(rng.normal(size=(4, 65, 67, 48)), 0), tf.float32)
@@ -31,6 +37,7 @@ results = [
     positions,
     pooling_ops.pool_gradient(positions, dy_pool, x.shape, *pool),
     reduce_ops.sum_of_squares(dy),
+    *channel_ops.channel_sums(dy, x),
 ]
 digest = hashlib.sha256()
 for result in results:
