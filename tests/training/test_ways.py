@@ -155,9 +155,9 @@ WAYS: dict[str, Callable[[keras.Model], list[float]]] = {
 
 
 @functools.cache
-def run(way, config):
+def run(way, config, activation="swish"):
     model_class = OwnStep if way == "own_train_step" else keras.Model
-    model = small_net(model_class=model_class)
+    model = small_net(model_class, activation)
     if config is not None:
         comet_tf.wrap_model(model, config)
     losses = WAYS[way](model)
@@ -177,19 +177,28 @@ def test_lossless_training_follows_plain_training(way):
 
 # Elsewhere an epoch's loss is the mean over its batches.
 SINGLE_STEPS = [
-    "train_on_batch",
-    "own_loop_eager",
-    "own_loop_function",
-    "while_loop",
+    ("train_on_batch", "swish"),
+    ("own_loop_eager", "swish"),
+    ("own_loop_function", "swish"),
+    ("while_loop", "relu"),
+    pytest.param(
+        "while_loop",
+        "swish",
+        marks=pytest.mark.xfail(
+            strict=True,
+            reason="in the body of a loop, TensorFlow's graph optimiser fuses "
+            "a swish whose sigmoid nobody else reads: the last bit differs",
+        ),
+    ),
 ]
 
 
-@pytest.mark.parametrize("way", SINGLE_STEPS)
-def test_compressed_training_starts_where_plain_training_does(way):
-    _, expected = run(way, None)
-    model, losses = run(way, EVERYTHING)
-    assert losses[0] == expected[0]
+@pytest.mark.parametrize(("way", "activation"), SINGLE_STEPS)
+def test_compressed_training_starts_where_plain_training_does(way, activation):
+    _, expected = run(way, None, activation)
+    model, losses = run(way, EVERYTHING, activation)
     np.testing.assert_allclose(losses, expected, rtol=0.02)
+    assert losses[0] == expected[0]
     for control in wrapping.controls(model):
         info = control.read_stream_info()
         assert info.raw_bytes > 0 or control.shared_with, control.name
