@@ -84,6 +84,7 @@ def train(
     history = model.fit(
         tf.data.Dataset.from_tensors((x, y)),
         epochs=steps,
+        shuffle=False,
         verbose=0,
         callbacks=list(callbacks),
     )
