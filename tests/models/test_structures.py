@@ -263,18 +263,10 @@ def test_outputs_are_the_same_and_gradients_close(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "sequential_not_built",
-        "subclassed",
-        "deeply_nested",
-        "siamese",
-        "dictionaries",
-        "several",
-        pytest.param("sequential", marks=pytest.mark.slow),
-        pytest.param("made_when_built", marks=pytest.mark.slow),
-        pytest.param("shared_layers", marks=pytest.mark.slow),
-        pytest.param("frozen", marks=pytest.mark.slow),
-        pytest.param("time_distributed", marks=pytest.mark.slow),
-        pytest.param("between_layers", marks=pytest.mark.slow),
+        name
+        if name in ("sequential_not_built", "subclassed", "dictionaries")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODELS
     ],
 )
 def test_fit_begins_with_the_same_loss_and_goes_on_alike(name):

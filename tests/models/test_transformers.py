@@ -216,7 +216,7 @@ MODELS = {
 
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow)
-    if name == "gpt_grouped"
+    if name.startswith("gpt")
     else name
     for name in MODELS
 ]
