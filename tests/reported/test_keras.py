@@ -162,7 +162,10 @@ def test_keras_20720_a_per_layer_switch_in_graph_mode():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("graph", [True, False])
 def test_keras_18139_custom_gradient_with_autocast_variables(policy, graph):
     """A custom gradient over autocast variables raised for want of a

@@ -215,7 +215,6 @@ def policy(name):
 
 
 @pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("config", [LOSSLESS, EVERYTHING])
 @pytest.mark.parametrize(
     "activation",
     [
@@ -231,13 +230,13 @@ def policy(name):
         ),
     ],
 )
-def test_mixed_precision_in_fit(name, config, activation):
+def test_mixed_precision_in_fit(name, activation):
     results = []
     for wrap in (False, True):
         with policy(name):
             model = small_net(activation=activation)
             if wrap:
-                comet_tf.wrap_model(model, config)
+                comet_tf.wrap_model(model, EVERYTHING)
             compiled(model)
             scaled = isinstance(
                 model.optimizer, keras.optimizers.LossScaleOptimizer
@@ -251,6 +250,7 @@ def test_mixed_precision_in_fit(name, config, activation):
     assert results[0][0] == results[1][0]
 
 
+@pytest.mark.slow
 def test_bounds_do_not_depend_on_the_loss_scale():
     """Gradients are scaled in the backward pass; what is read off them for
     the bounds has to be scaled back."""
@@ -292,6 +292,7 @@ def test_an_overflowing_step_is_skipped_and_poisons_nothing():
         assert np.isfinite(control.snapshot()["error_bound"])
 
 
+@pytest.mark.slow
 def test_frozen_and_thawed_between_fits():
     model = compiled(comet_tf.wrap_model(small_net(), EVERYTHING))
     fit(model, epochs=1)
