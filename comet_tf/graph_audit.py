@@ -16,6 +16,7 @@ import tensorflow as tf
 _SHAPE_OPS = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 # These belong to the variables, constants and arguments of the step.
 _NOT_ACTIVATIONS = frozenset({"Const", "ReadVariableOp", "VarHandleOp"})
+_GRADIENT_SCOPE = "gradient_tape/"
 # What a rule keeps, in place of activations.
 _PACKED = {
     "Comet>Compress": "stream",
@@ -35,12 +36,15 @@ class Kept:
         bytes: Integer. Its size; for a packed kind, of the packed bytes, and
             -1 for streams and lists, whose size only the step itself knows.
         source_bytes: Integer. For a packed kind, bytes of what it stands for.
+        reader: String. Name of the operation that reads it first in the
+            backward pass, in the scope of the operation whose gradient it is.
     """
 
     name: str
     kind: str
     bytes: int
     source_bytes: int
+    reader: str = ""
 
 
 def kept_tensors(
@@ -81,13 +85,17 @@ def kept_tensors(
                 continue
             if source.dtype in (tf.resource, tf.string):
                 continue
-            kept[source.name] = _describe(source, batch_size)
+            if source.name not in kept:
+                kept[source.name] = dataclasses.replace(
+                    _describe(source, batch_size),
+                    reader=op.name.removeprefix(_GRADIENT_SCOPE),
+                )
     return sorted(kept.values(), key=lambda k: (-k.bytes, k.name))
 
 
 def _is_gradient(op: Any) -> bool:
     """Whether a tape made this operation to differentiate another one."""
-    return op.name.startswith("gradient_tape/")
+    return op.name.startswith(_GRADIENT_SCOPE)
 
 
 def _live(graph: tf.Graph, operations: list[Any]) -> set[str]:

@@ -198,6 +198,8 @@ def memory_report(model: keras.Model) -> MemoryReport:
             if tensor.bytes < _WORTH_NAMING:
                 other += tensor.bytes
             else:
+                # To blame is who reads it, not who made it.
+                layer = _layer_of(tensor.reader, trace.scopes, state.left_alone)
                 reason = _reason(state, layer, tensor, model)
                 uncompressed.append(
                     Uncompressed(tensor.name, layer, tensor.bytes, reason)

@@ -281,8 +281,10 @@ def number_of_uses(x: tf.Tensor, what: Any) -> int:
     uses = graph_trace(graph).uses
     replica = tf.distribute.get_replica_context()
     if replica is not None:
-        # Each replica calls each layer in the same graph.
-        what = what, str(replica.replica_id_in_sync_group)
+        # Each replica calls each layer in the same graph. Its number may be a
+        # constant tensor, a new one at each call.
+        number = replica.replica_id_in_sync_group
+        what = what, int(tf.get_static_value(number))
     uses[what] = uses.get(what, 0) + 1
     return uses[what]
 

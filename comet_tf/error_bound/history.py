@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,9 +87,17 @@ def write_json(path: str, content: Any) -> None:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(target.name + ".tmp")
-    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    temporary.replace(target)
+    # A name of its own: several workers may write the same file.
+    descriptor, temporary = tempfile.mkstemp(
+        prefix=f"{target.name}.", suffix=".tmp", dir=target.parent
+    )
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        os.replace(temporary, target)
+    except BaseException:  # A full disk must leave nothing behind.
+        os.unlink(temporary)
+        raise
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -298,11 +298,6 @@ def test_a_wrapped_layer_in_every_nested_place():
     assert wrapped >= set(leaves)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="inside `fit` the replica's id is a new tensor at every call, so "
-    "saved_tensors.number_of_uses counts each use as the first",
-)
 def test_every_use_of_a_shared_layer_has_a_bound_of_its_own():
     _, model = pair("siamese")
     x, y = data("siamese"), np.ones((4, 1))

@@ -164,10 +164,6 @@ def test_tensorflow_11171_says_where_wrapping_cannot_help():
         assert reason in text
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the report names the layer that made a tensor, not its reader",
-)
 def test_tensorflow_11171_blames_nobody_who_is_covered():
     """The same: what keeps the convolution's output is the sine behind it."""
     report = _report_of_what_is_not_covered()

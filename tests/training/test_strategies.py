@@ -92,11 +92,6 @@ def test_two_worker_processes_agree(tmp_path):
     assert states[0]["collected"] == 10
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the temporary file's name is the same for all that write, so one "
-    "moves it away from under another",
-)
 def test_workers_may_share_the_file_they_resume_from(tmp_path):
     path, failures = tmp_path / "bounds.json", []
 

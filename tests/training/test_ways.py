@@ -306,11 +306,6 @@ def test_frozen_and_thawed_between_fits():
         assert moved == trainable
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="in `fit` each call asks TensorFlow for the replica's number and "
-    "gets a tensor of another name, so calls are not counted",
-)
 def test_a_layer_called_twice_in_fit_has_a_bound_for_each_call():
     shared = layers.Conv2D(4, 3, name="shared")
     pool = layers.GlobalAveragePooling2D()
