@@ -77,7 +77,7 @@ def kept_tensors(
             # Packed late, but as soon as its input is there.
             continue
         for tensor in op.inputs:
-            source = _buffer(tensor)
+            source = buffer(tensor)
             packed = source.op.type in _PACKED
             if position[source.op.name] >= backward_start and not packed:
                 continue
@@ -114,7 +114,7 @@ def _live(graph: tf.Graph, operations: list[Any]) -> set[str]:
     return live
 
 
-def _buffer(tensor: tf.Tensor) -> tf.Tensor:
+def buffer(tensor: tf.Tensor) -> tf.Tensor:
     """Follows operations that pass a buffer on to the tensor that made it."""
     while True:
         op = tensor.op

@@ -47,7 +47,14 @@ class LayerMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Uncompressed:
-    """A large tensor that stays in memory as it is, and why."""
+    """A large tensor that stays in memory as it is, and why.
+
+    Args:
+        tensor: String. Name of the operation that makes it.
+        layer: String. Path of the layer that reads it; empty outside of all.
+        bytes: Integer. Its size; 0 where the graph does not tell.
+        reason: String. Why it is kept.
+    """
 
     tensor: str
     layer: str
@@ -146,7 +153,8 @@ class MemoryReport:
         )
         lines.append(f"Uncompressed: {_size(self.uncompressed_bytes)}")
         lines += [
-            f"  {_size(row.bytes)}  {row.tensor}: {row.reason}"
+            f"  {_size(row.bytes) if row.bytes else 'unknown size'}  "
+            f"{row.tensor}: {row.reason}"
             for row in self.uncompressed
         ]
         lines.append(f"Kept in all: {_size(self.saved_bytes)}")
@@ -190,20 +198,28 @@ def memory_report(model: keras.Model) -> MemoryReport:
 
     packed: dict[str, list[graph_audit.Kept]] = {}
     uncompressed, other = [], 0
+    # A lossless codec's stream is the tensor itself, and its layer's already.
+    streams = {
+        graph_audit.buffer(tensor).op.name
+        for _, handle in trace.saved.values()
+        for tensor in handle.stored
+    }
     for tensor in kept:
         layer = _layer_of(tensor.name, trace.scopes, state.left_alone)
         if tensor.kind in ("mask", "positions"):
             packed.setdefault(layer, []).append(tensor)
-        elif tensor.kind == "tensor":
-            if tensor.bytes < _WORTH_NAMING:
-                other += tensor.bytes
-            else:
-                # To blame is who reads it, not who made it.
-                layer = _layer_of(tensor.reader, trace.scopes, state.left_alone)
-                reason = _reason(state, layer, tensor, model)
-                uncompressed.append(
-                    Uncompressed(tensor.name, layer, tensor.bytes, reason)
-                )
+        elif tensor.kind == "stream" or tensor.name in streams:
+            continue
+        elif tensor.kind == "tensor" and tensor.bytes < _WORTH_NAMING:
+            other += tensor.bytes
+        else:
+            # To blame is who reads it, not who made it.
+            layer = _layer_of(tensor.reader, trace.scopes, state.left_alone)
+            reason = _reason(state, layer, tensor, model)
+            size = max(tensor.bytes, 0)
+            if tensor.kind == "list":
+                reason += ", one for each step of a loop"
+            uncompressed.append(Uncompressed(tensor.name, layer, size, reason))
     layers = [
         _layer_memory(entry, packed.get(entry.wrapped.path, []))
         for entry in state.entries

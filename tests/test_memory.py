@@ -11,6 +11,7 @@ from keras import layers
 
 import comet_tf
 from comet_tf.ops.memory_ops import memory_stats
+from tests import zoo
 
 # The pictures here are half noise, which real activations are not.
 CONFIG = comet_tf.CompressionConfig(error_bound=0.03)
@@ -147,3 +148,15 @@ def test_memory_stays_flat_over_refits_and_retraces():
     # stay is any tensor of a step: a tenth of an activation is the limit.
     activation = 4 * 64 * 64 * 32 * 4
     assert max(in_use[3:]) <= max(in_use[:3]) + activation / 10
+
+
+def test_lossless_streams_are_counted_once():
+    _, model = zoo.pair("resnet_like")
+    comet_tf.wrap_model(
+        model, comet_tf.CompressionConfig(codec="lossless", min_bytes=0)
+    )
+    x, y = zoo.data()
+    zoo.compiled(model).fit(x, y, batch_size=16, verbose=0)
+    report = comet_tf.memory_report(model)
+    assert report.compressed_bytes > 1_000_000
+    assert not report.uncompressed

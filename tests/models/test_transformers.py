@@ -156,8 +156,19 @@ def test_layers_train_from_their_compressed_input_alone(name, graph):
 def test_layers_with_state_between_calls_are_named_as_left_alone():
     inputs = keras.Input(batch_shape=(4, STEPS, WIDTH))
     y = layers.LSTM(6, stateful=True, name="memory")(inputs)
+    y = layers.Dense(6)(y)
     model = comet_tf.wrap_model(keras.Model(inputs, y), TIGHT)
     assert "state" in wrapping.wrapped_model(model).left_alone["memory"]
+    measure.train(
+        model,
+        sample(model),
+        np.zeros((4, 6)),
+        loss=keras.losses.mean_squared_error,
+    )
+    report = comet_tf.memory_report(model)
+    lists = [row for row in report.uncompressed if "loop" in row.reason]
+    assert {row.layer for row in lists} == {"memory"}
+    assert "unknown size" in str(report)
 
 
 def test_a_query_that_is_also_the_value_is_stored_and_restored_once():
