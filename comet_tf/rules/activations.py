@@ -293,19 +293,11 @@ def activation_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     return apply(wrapped, wrapped.layer.activation, arguments.tensors[0])
 
 
-def _own_call(wrapped: WrappedLayer, arguments: CallArguments) -> Function:
-    def call(x: tf.Tensor) -> tf.Tensor:
-        args, kwargs = arguments.replaced([x])
-        return wrapped.call(*args, **kwargs)
-
-    return call
-
-
 @rule(keras.layers.ReLU, saves="sign pattern, exact")
 def relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """`ReLU`, with a slope, a maximum or a threshold."""
     layer, x = wrapped.layer, arguments.tensors[0]
-    call = _own_call(wrapped, arguments)
+    call = wrapped.own_call(arguments)
     if layer.threshold == 0 and layer.max_value is None:
         return _sign(call, x, float(layer.negative_slope))
     if (
@@ -320,7 +312,7 @@ def relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
 @rule(keras.layers.LeakyReLU, saves="sign pattern, exact")
 def leaky_relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """`LeakyReLU`."""
-    call = _own_call(wrapped, arguments)
+    call = wrapped.own_call(arguments)
     slope = float(wrapped.layer.negative_slope)
     return _sign(call, arguments.tensors[0], slope)
 
@@ -328,7 +320,7 @@ def leaky_relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
 @rule(keras.layers.ELU, saves="output or input, compressed")
 def elu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """`ELU`: from its output, unless `alpha` scales that."""
-    call = _own_call(wrapped, arguments)
+    call = wrapped.own_call(arguments)
     if wrapped.layer.alpha == 1:
         return _from_output(wrapped, call, arguments.tensors[0], _elu_gradient)
     return _from_input(wrapped, call, arguments.tensors[0])
@@ -344,7 +336,7 @@ def prelu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
 def softmax_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """`Softmax`; with a mask, or over several axes, from its input."""
     axis = wrapped.layer.axis
-    call = _own_call(wrapped, arguments)
+    call = wrapped.own_call(arguments)
     if not isinstance(axis, int) or len(arguments.tensors) != 1:
         return recompute(wrapped, arguments)
     return _from_output(

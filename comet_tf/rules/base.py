@@ -130,6 +130,15 @@ class WrappedLayer:
         use = saved_tensors.number_of_uses(x, (self.path, slot))
         return slot if use == 1 else f"{slot}_{use}"
 
+    def own_call(self, arguments: CallArguments) -> Callable[..., Any]:
+        """Returns the layer's own code as a function of its float tensors."""
+
+        def call(*tensors: tf.Tensor) -> Any:
+            args, kwargs = arguments.replaced(tensors)
+            return self.call(*args, **kwargs)
+
+        return call
+
     def call_with(
         self,
         variables: Sequence[keras.Variable],

@@ -40,8 +40,7 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     )
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
-        args, kwargs = arguments.replaced(tensors)
-        return [wrapped.call(*args, **kwargs)]
+        return [wrapped.own_call(arguments)(*tensors)]
 
     def gradients(
         dys: scheduling.Tensors, *_: Any
@@ -87,8 +86,7 @@ def global_max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         return y
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
-        args, kwargs = arguments.replaced(tensors)
-        y = wrapped.call(*args, **kwargs)
+        y = wrapped.own_call(arguments)(*tensors)
         is_maximum = tf.cast(tf.equal(x, per_window(y)), x.dtype)
         count = tf.reduce_sum(is_maximum, axes, keepdims=True)
         saved[:] = [mask_ops.pack_mask(is_maximum, 0.5), count]

@@ -9,7 +9,6 @@ again, and stores nothing.
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from comet_tf import saved_tensors
 from comet_tf.rules.base import CallArguments, WrappedLayer
@@ -31,11 +30,7 @@ from comet_tf.rules.registry import rule
 )
 def rearranging(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """The layer's own call; its output is derived where its input is saved."""
-
-    def call(*values: tf.Tensor) -> Any:
-        args, kwargs = arguments.replaced(values)
-        return wrapped.call(*args, **kwargs)
-
+    call = wrapped.own_call(arguments)
     y = call(*arguments.tensors)
     if len(arguments.tensors) != 1:  # Indices, or something of its own.
         return y

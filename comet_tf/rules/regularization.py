@@ -29,8 +29,7 @@ def dropout(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     (x,) = arguments.tensors
     layer = wrapped.layer
     if layer.rate == 0 or not arguments.training:
-        args, kwargs = arguments.replaced([x])
-        return wrapped.call(*args, **kwargs)
+        return wrapped.own_call(arguments)(x)
     state = layer.seed_generator.state
     seed = tf.identity(state.value)
 

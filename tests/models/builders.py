@@ -5,10 +5,21 @@ Each builder returns a functional model that ends in class probabilities, and
 is deterministic after `keras.utils.set_random_seed`.
 """
 
+from collections.abc import Callable
+
 import keras
 from keras import layers
 
 CLASSES = 5
+
+
+def pair(build: Callable[[], keras.Model]) -> list[keras.Model]:
+    """Two equal models: same weights, same random seeds."""
+    models = []
+    for _ in range(2):
+        keras.utils.set_random_seed(1)
+        models.append(build())
+    return models
 
 
 def _block(

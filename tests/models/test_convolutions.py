@@ -78,14 +78,6 @@ NAMES = [
 ]
 
 
-def pair(name):
-    models = []
-    for _ in range(2):
-        keras.utils.set_random_seed(1)
-        models.append(MODELS[name]())
-    return models
-
-
 def data(model):
     """Smooth random inputs: neighbours are alike, as in real ones."""
     random = np.random.default_rng(0)
@@ -100,7 +92,7 @@ def data(model):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_close_to_the_plain_ones(name):
-    plain, wrapped = pair(name)
+    plain, wrapped = builders.pair(MODELS[name])
     x, y = data(plain)
     comet_tf.wrap_model(wrapped, TIGHT)
     loss, predictions, gradients = step(wrapped, x, y)
@@ -112,7 +104,7 @@ def test_gradients_are_close_to_the_plain_ones(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fit_keeps_little(name):
-    plain, wrapped = pair(name)
+    plain, wrapped = builders.pair(MODELS[name])
     x, y = data(plain)
     comet_tf.wrap_model(wrapped, LOOSE)
     of_plain = measure.train(plain, x, y)

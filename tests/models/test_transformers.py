@@ -233,14 +233,6 @@ NAMES = [
 ]
 
 
-def pair(name):
-    models = []
-    for _ in range(2):
-        keras.utils.set_random_seed(1)
-        models.append(MODELS[name]())
-    return models
-
-
 def data(name):
     if name == "vit":
         return measure.photographs(4, 32) / 127.5 - 1, np.arange(4)
@@ -250,7 +242,7 @@ def data(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models_train_as_the_plain_ones(name):
-    plain, wrapped = pair(name)
+    plain, wrapped = builders.pair(MODELS[name])
     x, y = data(name)
     comet_tf.wrap_model(wrapped, TIGHT)
     loss, predictions, gradients = step(wrapped, x, y)
@@ -267,7 +259,7 @@ def test_models_train_as_the_plain_ones(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models_keep_little(name):
-    plain, wrapped = pair(name)
+    plain, wrapped = builders.pair(MODELS[name])
     x, y = data(name)
     comet_tf.wrap_model(wrapped, LOOSE)
     of_plain = measure.train(plain, x, y)
