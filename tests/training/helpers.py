@@ -14,6 +14,16 @@ EVERYTHING = comet_tf.CompressionConfig(min_bytes=0)
 LOSSLESS = comet_tf.CompressionConfig(codec="lossless", min_bytes=0)
 
 
+def pictures(
+    count: int, size: int, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Smooth random pictures and their classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, size // 4, size // 4, 3))
+    x = x.repeat(4, axis=1).repeat(4, axis=2).astype("float32")
+    return x, rng.integers(0, classes, count)
+
+
 def loss_and_gradients(
     model: keras.Model, x: Any, y: Any, graph: bool = True
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:

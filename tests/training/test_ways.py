@@ -18,7 +18,7 @@ from keras import layers
 
 import comet_tf
 from comet_tf import wrapping
-from tests.training.helpers import EVERYTHING, LOSSLESS
+from tests.training.helpers import EVERYTHING, LOSSLESS, pictures
 
 SIZE, CLASSES, BATCH, COUNT = 16, 4, 8, 30
 
@@ -39,10 +39,7 @@ def small_net(model_class=keras.Model, activation="swish") -> keras.Model:
 
 
 def data(count=COUNT, size=SIZE):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(count, size // 4, size // 4, 3))
-    x = x.repeat(4, axis=1).repeat(4, axis=2).astype("float32")
-    return x, rng.integers(0, CLASSES, count)
+    return pictures(count, size, CLASSES)
 
 
 def compiled(model, optimizer=None, **arguments):

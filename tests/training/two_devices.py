@@ -8,6 +8,7 @@ from keras import layers
 
 import comet_tf
 from comet_tf import wrapping
+from tests.training.helpers import pictures
 
 BATCH, SIZE, CLASSES = 16, 24, 4
 
@@ -27,10 +28,7 @@ def net() -> keras.Model:
 
 def data(count: int = 6 * BATCH) -> tuple[np.ndarray, np.ndarray]:
     """Smooth pictures and their classes."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(count, SIZE // 4, SIZE // 4, 3))
-    x = x.repeat(4, axis=1).repeat(4, axis=2).astype("float32")
-    return x, rng.integers(0, CLASSES, count)
+    return pictures(count, SIZE, CLASSES)
 
 
 def train(
