@@ -58,7 +58,8 @@ def load(
         batch_size: Integer. Images of a batch.
         image_size: Integer. Height and width to resize to. Defaults to what
             suits the data set, 224 for those not known here.
-        seed: Integer. Decides the order and the augmentation.
+        seed: Integer. Decides the order and the augmentation. It becomes
+            TensorFlow's global seed, which the order depends on too.
         data_dir: String. Where tfds keeps its data sets. Defaults to tfds'
             own choice.
 
@@ -100,6 +101,8 @@ def load(
     mirror = not any(word in name for word in _NEVER_MIRRORED)
     decode = info.features[image_key].decode_example
 
+    # Otherwise the order would depend on what ran before in this process.
+    tf.random.set_seed(seed)
     # Images stay encoded until they are used: a shuffle buffer of decoded
     # ones would take gigabytes.
     train, evaluation = (
