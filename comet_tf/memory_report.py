@@ -287,6 +287,9 @@ def _reason(
 ) -> str:
     if layer in state.left_alone:
         return f"layer {layer!r}: {state.left_alone[layer]}"
+    notes = [e.wrapped.note for e in state.entries if e.wrapped.path == layer]
+    if any(notes):
+        return f"layer {layer!r}: {notes[0]}"
     if layer:
         return f"layer {layer!r} reads it as it is in its backward pass"
     return f"an operation outside of the layers of {model.name!r}"

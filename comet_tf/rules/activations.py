@@ -9,6 +9,9 @@ Four kinds, by what their gradient reads:
 - the output (sigmoid, tanh, elu, softmax): compressed;
 - the input (everything else): compressed; the output is then derived from it,
   so a next layer that needs the output stores nothing.
+
+A function that is not among Keras' or TensorFlow's own is trained from its
+input too, if that is all it depends on (`purity`), and otherwise simply called.
 """
 
 import functools
@@ -21,7 +24,7 @@ import tensorflow as tf
 from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
 from comet_tf.ops import mask_ops
-from comet_tf.rules import statistics
+from comet_tf.rules import purity, statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
@@ -39,31 +42,6 @@ _SIGN_SLOPES: dict[Any, float] = {
     tf.nn.leaky_relu: 0.2,
 }
 _RELU6 = {_KERAS.relu6, tf.nn.relu6}
-_FROM_INPUT = {
-    _KERAS.celu,
-    _KERAS.gelu,
-    _KERAS.hard_sigmoid,
-    _KERAS.hard_silu,
-    _KERAS.hard_tanh,
-    _KERAS.hard_shrink,
-    _KERAS.log_sigmoid,
-    _KERAS.log_softmax,
-    _KERAS.mish,
-    _KERAS.silu,
-    _KERAS.softplus,
-    _KERAS.softsign,
-    _KERAS.soft_shrink,
-    _KERAS.sparse_plus,
-    _KERAS.sparse_sigmoid,
-    _KERAS.sparsemax,
-    _KERAS.squareplus,
-    _KERAS.tanh_shrink,
-    _KERAS.threshold,
-    tf.nn.gelu,
-    tf.nn.silu,
-    tf.nn.softplus,
-    tf.nn.softsign,
-}
 
 
 def _sigmoid_gradient(y: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
@@ -111,24 +89,36 @@ def _silu_gradient(x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
     return dy * (s + tf.raw_ops.SigmoidGrad(y=s, dy=x))
 
 
-_INPUT_GRADIENTS: dict[Any, ElementGradient] = {
+#: The gradient where TensorFlow's own is not the best.
+_FROM_INPUT: dict[Any, ElementGradient | None] = {
     _KERAS.silu: _silu_gradient,
     tf.nn.silu: _silu_gradient,
+    **dict.fromkeys(
+        [
+            _KERAS.celu,
+            _KERAS.gelu,
+            _KERAS.hard_sigmoid,
+            _KERAS.hard_silu,
+            _KERAS.hard_tanh,
+            _KERAS.hard_shrink,
+            _KERAS.log_sigmoid,
+            _KERAS.log_softmax,
+            _KERAS.mish,
+            _KERAS.softplus,
+            _KERAS.softsign,
+            _KERAS.soft_shrink,
+            _KERAS.sparse_plus,
+            _KERAS.sparse_sigmoid,
+            _KERAS.sparsemax,
+            _KERAS.squareplus,
+            _KERAS.tanh_shrink,
+            _KERAS.threshold,
+            tf.nn.gelu,
+            tf.nn.softplus,
+            tf.nn.softsign,
+        ]
+    ),
 }
-
-
-def is_known(function: Any) -> bool:
-    """Whether `apply` trains this activation from saved tensors."""
-    return isinstance(function, keras.layers.Layer) or (
-        _hashable(function)
-        and (
-            function in _LINEAR
-            or function in _SIGN_SLOPES
-            or function in _RELU6
-            or function in _FROM_INPUT
-            or function in _FROM_OUTPUT
-        )
-    )
 
 
 def _hashable(function: Any) -> bool:
@@ -148,21 +138,30 @@ def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
         x: Tensor, the activation's input.
 
     Returns:
-        The activation's output. An unknown function is simply called.
+        The activation's output.
     """
-    if function is None or not is_known(function):
-        return x if function is None else function(x)
+    if function is None:
+        return x
     if isinstance(function, keras.layers.Layer):
         return function(x)  # It has a rule of its own.
-    if function in _LINEAR:
-        return function(x)
-    if function in _SIGN_SLOPES:
-        return _sign(function, x, _SIGN_SLOPES[function])
-    if function in _RELU6:
-        return _interval(function, x, 0.0, 6.0)
-    if function in _FROM_OUTPUT:
-        return _from_output(wrapped, function, x, _FROM_OUTPUT[function])
-    return _from_input(wrapped, function, x)
+    if _hashable(function):
+        if function in _LINEAR:
+            return function(x)
+        if function in _SIGN_SLOPES:
+            return _sign(function, x, _SIGN_SLOPES[function])
+        if function in _RELU6:
+            return _interval(function, x, 0.0, 6.0)
+        if function in _FROM_OUTPUT:
+            return _from_output(wrapped, function, x, _FROM_OUTPUT[function])
+        if function in _FROM_INPUT:
+            return _from_input(wrapped, function, x, _FROM_INPUT[function])
+    if purity.is_pure(function, x):
+        return _from_input(wrapped, function, x, derive=False)
+    wrapped.note = (
+        f"its activation {function!r} draws random numbers, changes state "
+        "or reads variables, so it cannot be run again"
+    )
+    return function(x)
 
 
 def _sign(function: Function, x: tf.Tensor, slope: float) -> tf.Tensor:
@@ -249,17 +248,20 @@ def _from_output(
 
 
 def _from_input(
-    wrapped: WrappedLayer, function: Function, x: tf.Tensor
+    wrapped: WrappedLayer,
+    function: Function,
+    x: tf.Tensor,
+    gradient: ElementGradient | None = None,
+    derive: bool = True,
 ) -> tf.Tensor:
     control = wrapped.control(x, "activation_input", ACTIVATION_GRADIENT)
     saved = wrapped.save(x, control)
-    own_gradient = _INPUT_GRADIENTS.get(function)
 
     def gradients(
         dys: scheduling.Tensors, restored: scheduling.Tensors, *_: Any
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
-        if own_gradient is not None:
-            return [own_gradient(restored[0], dys[0])], []
+        if gradient is not None:
+            return [gradient(restored[0], dys[0])], []
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(restored[0])
             y = function(restored[0])
@@ -273,20 +275,16 @@ def _from_input(
         scheduling.Backward([saved], gradients, observe=observe),
         wait=False,  # Else TensorFlow would not fuse what it fuses in a swish.
     )
-    saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
+    if (
+        derive
+    ):  # Else nobody knows how much larger than the input's its error is.
+        saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
     return y
-
-
-def _unknown_function(layer: Any) -> str | None:
-    if is_known(layer.activation):
-        return None
-    return f"activation {layer.activation!r} is not one of Keras' own"
 
 
 @rule(
     keras.layers.Activation,
     saves="sign pattern, output or input of the function",
-    unsupported=_unknown_function,
 )
 def activation_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """`Activation`: whatever function it holds."""

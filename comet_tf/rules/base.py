@@ -81,6 +81,8 @@ class WrappedLayer:
         self.controls: dict[str, BoundControl] = {}
         #: Whether the backward pass can collect statistics for the bounds.
         self.observed = False
+        #: Why a part of the layer is left alone; for the memory report.
+        self.note = ""
         self._codec = codecs.get(config)
         self._make_control = make_control
 

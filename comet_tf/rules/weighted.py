@@ -16,15 +16,6 @@ from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
 
 
-def _unknown_activation(layer: Any) -> str | None:
-    if activations.is_known(layer.activation):
-        return None
-    return (
-        f"activation {layer.activation!r} is not one of Keras' own; give it "
-        "as a layer with a rule (comet_tf.register_rule)"
-    )
-
-
 @rule(
     keras.layers.Conv1D,
     keras.layers.Conv2D,
@@ -39,7 +30,6 @@ def _unknown_activation(layer: Any) -> str | None:
     keras.layers.Dense,
     keras.layers.EinsumDense,
     saves="input, compressed",
-    unsupported=_unknown_activation,
 )
 def weighted(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """A linear layer, then its activation."""

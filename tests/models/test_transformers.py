@@ -310,7 +310,7 @@ def test_keras_hub_backbones_train_compressed(name):
     of_wrapped = measure.train(model, x, np.arange(4))
     assert of_wrapped.losses[0] == of_plain.losses[0]
     for row in measure.uncovered(model):
-        # keras-hub's own activation function, and the mask that attention is
-        # called with, from which its backward pass starts again.
-        assert "gelu_approximate" in row.reason or "Minimum" in row.tensor
-    assert measure.saved_bytes(model) <= of_plain.plain_bytes / 2
+        # The mask that attention is called with, from which its backward pass
+        # starts again.
+        assert "Minimum" in row.tensor
+    assert measure.saved_bytes(model) <= of_plain.plain_bytes / 8
