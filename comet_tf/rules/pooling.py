@@ -4,6 +4,7 @@
 Average pooling keeps nothing and is left alone.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,18 +16,11 @@ from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.registry import rule
 
 
-def _channels_first(layer: Any) -> str | None:
-    if layer.data_format == "channels_last":
-        return None
-    return "max pooling with data_format='channels_first' has no rule"
-
-
 @rule(
     keras.layers.MaxPooling1D,
     keras.layers.MaxPooling2D,
     keras.layers.MaxPooling3D,
     saves="position in the window, exact",
-    unsupported=_channels_first,
 )
 def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """Max pooling over windows."""
@@ -34,9 +28,10 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     (x,) = arguments.tensors
     window = _per_dimension(layer.pool_size, x)
     strides = _per_dimension(layer.strides, x)
-    shape = tf.shape(x, out_type=tf.int64)
+    to_last, from_last = _transpositions(layer.data_format, x.shape.rank)
+    shape = tf.shape(to_last(x), out_type=tf.int64)
     positions = pooling_ops.pack_pool_positions(
-        x, window, strides, layer.padding
+        to_last(x), window, strides, layer.padding
     )
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
@@ -45,8 +40,15 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     def gradients(
         dys: scheduling.Tensors, *_: Any
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
-        dx = pooling_ops.pool_gradient(
-            positions, dys[0], shape, window, strides, layer.padding
+        dx = from_last(
+            pooling_ops.pool_gradient(
+                positions,
+                to_last(dys[0]),
+                shape,
+                window,
+                strides,
+                layer.padding,
+            )
         )
         dx.set_shape(x.shape)
         return [dx], []
@@ -55,6 +57,19 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         forward, [x], [], scheduling.Backward([], gradients), [positions]
     )
     return y
+
+
+def _transpositions(
+    data_format: str, rank: int
+) -> tuple[Callable[[tf.Tensor], tf.Tensor], Callable[[tf.Tensor], tf.Tensor]]:
+    """To channels last, which the op works on, and back."""
+    if data_format == "channels_last":
+        return tf.identity, tf.identity
+    spatial = list(range(2, rank))
+    return (
+        lambda x: tf.transpose(x, [0, *spatial, 1]),
+        lambda x: tf.transpose(x, [0, rank - 1, *range(1, rank - 1)]),
+    )
 
 
 def _per_dimension(value: Any, x: tf.Tensor) -> list[int]:

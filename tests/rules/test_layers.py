@@ -106,6 +106,20 @@ LAYERS = {
         (11, 9, 4),
     ),
     "max_pool3d": (lambda: layers.MaxPooling3D(2), (6, 6, 5, 3)),
+    "max_pool1d_first": (
+        lambda: layers.MaxPooling1D(2, data_format="channels_first"),
+        (4, 11),
+    ),
+    "max_pool2d_first": (
+        lambda: layers.MaxPooling2D(
+            3, strides=2, padding="same", data_format="channels_first"
+        ),
+        (4, 11, 9),
+    ),
+    "max_pool3d_first": (
+        lambda: layers.MaxPooling3D(2, data_format="channels_first"),
+        (3, 6, 6, 5),
+    ),
     "global_max1d": (layers.GlobalMaxPooling1D, (11, 4)),
     "global_max2d": (
         lambda: layers.GlobalMaxPooling2D(keepdims=True),
@@ -216,6 +230,9 @@ EXACT = [
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_pool1d_first",
+    "max_pool2d_first",
+    "max_pool3d_first",
     "global_max2d",
     "dropout",
     "spatial_dropout",
