@@ -224,6 +224,7 @@ def _line(
 @rule(
     keras.layers.LayerNormalization,
     keras.layers.GroupNormalization,
+    keras.layers.RMSNormalization,
     keras.layers.UnitNormalization,
     saves="input, compressed",
 )

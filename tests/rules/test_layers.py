@@ -87,6 +87,7 @@ LAYERS = {
         (8, 8, 6),
     ),
     "layer_norm": (layers.LayerNormalization, (8, 8, 6)),
+    "rms_norm": (layers.RMSNormalization, (8, 8, 6)),
     "group_norm": (lambda: layers.GroupNormalization(3), (8, 8, 6)),
     "relu": (layers.ReLU, (8, 8, 6)),
     "relu_slope": (lambda: layers.ReLU(negative_slope=0.3), (8, 8, 6)),
