@@ -22,6 +22,7 @@ from comet_tf import rules, saved_tensors
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl, collection_flag
 from comet_tf.ops.library import library
+from comet_tf.selection import choose_layers
 
 # On a wrapped layer's `call`: its `WrappedModel` and its `Entry`.
 _OWNER = "_comet_tf_owner"
@@ -131,7 +132,7 @@ def wrap_model(
             "`config` must be a `comet_tf.CompressionConfig`. "
             f"Received: config={config!r}"
         )
-    chosen = _choose(model, include, exclude)
+    chosen = choose_layers(model, include, exclude)
     if is_wrapped(model):
         unwrap_model(model)
     if not config.enabled:
@@ -258,57 +259,6 @@ def _strategy(model: keras.Model) -> Any:
     for variable in model.variables:
         return getattr(variable.value, "distribute_strategy", None)
     return None
-
-
-def _choose(
-    model: keras.Model,
-    include: Iterable[str] | None,
-    exclude: Iterable[str] | None,
-) -> list[tuple[keras.layers.Layer, str]]:
-    """Lists the layers that may be wrapped, each once, with its path."""
-    included = _names("include", include)
-    excluded = _names("exclude", exclude)
-    seen: set[int] = set()
-    found: set[str] = set()
-    chosen: list[tuple[keras.layers.Layer, str]] = []
-
-    def visit(layer: Any, prefix: str, inside: bool) -> None:
-        for child in layer._flatten_layers(include_self=False, recursive=False):
-            if id(child) in seen:
-                continue
-            seen.add(id(child))
-            path = f"{prefix}{child.name}"
-            found.update((child.name, path))
-            if excluded and {child.name, path} & excluded:
-                continue
-            wanted = inside or bool({child.name, path} & (included or set()))
-            own_rule = rules.find(child) is not None
-            if wanted:
-                chosen.append((child, path))
-            if not own_rule:
-                visit(child, f"{path}/", wanted)
-
-    visit(model, "", included is None)
-    for name, names in (("include", included), ("exclude", excluded)):
-        unknown = sorted((names or set()) - found)
-        if unknown:
-            raise ValueError(
-                f"`{name}` names layers that model {model.name!r} does not "
-                f"have. Received: {unknown}. Its layers: "
-                f"{sorted(found)[:50]}"
-            )
-    return chosen
-
-
-def _names(argument: str, names: Iterable[str] | None) -> set[str] | None:
-    if names is None:
-        return None
-    if isinstance(names, str):
-        raise ValueError(
-            f"`{argument}` must be a list of layer names, not one string. "
-            f"Received: {argument}={names!r}"
-        )
-    return set(names)
 
 
 def _wrap_layer(
