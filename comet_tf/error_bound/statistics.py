@@ -8,8 +8,8 @@ need theirs, for whoever wants to release those.
 - `record_weight_gradient` and `measure_weight_error` for layers whose stored
   input reaches the gradient of their own weights;
 - `probe_noise` for layers that hand the error of what they stored on. It
-  measures what `comet_tf.error_bound.noise_gain` derives, and works for any
-  layer.
+  measures what can be derived for each kind of layer (its tests do), and
+  works for any.
 """
 
 from __future__ import annotations

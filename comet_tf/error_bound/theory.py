@@ -182,9 +182,8 @@ def relative_noise(
     """The noise that a bound adds to the gradient handed to earlier layers.
 
     To first order the error of dx is linear in the errors of the stored
-    tensor, so its expected squared norm is v times a `noise_gain` that the
-    layer's backward pass knows (`comet_tf.error_bound.noise_gain` derives one
-    for each kind of layer). Relative to the gradient itself:
+    tensor, so its expected squared norm is v times a `noise_gain`, which
+    `statistics.probe_noise` measures. Relative to the gradient itself:
 
         rho = sqrt(E|δdx|² / |dx|²) = eb · sqrt(R/3 · noise_gain / signal)
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from comet_tf.error_bound import noise_gain, statistics, theory
+from comet_tf.error_bound import statistics, theory
 from comet_tf.error_bound.control import (
     ACTIVATION_GRADIENT,
     WEIGHT_GRADIENT,
     BoundControl,
 )
+from tests.error_bound import noise_gain
 from tests.error_bound.simulated_rounding import ROUNDINGS, quantize
 
 BOUND = 0.02
