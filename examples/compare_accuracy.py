@@ -72,6 +72,12 @@ flags.DEFINE_list(
     ["exact"],
     "exact, or rounded: what is smaller than the bound becomes zero.",
 )
+flags.DEFINE_bool(
+    "lossless",
+    False,
+    "Train with the lossless codec, too: what differs from plain training is "
+    "then the order of sums only, so it shows what chance alone does.",
+)
 flags.DEFINE_integer("update_interval", None, "Steps between two adaptations.")
 flags.DEFINE_bool(
     "table_only", False, "Train nothing; print and draw what is there."
@@ -99,6 +105,8 @@ def planned() -> list[training.Settings]:
     if fixed and not (FLAGS.gradient_error or FLAGS.activation_bound):
         adaptive = []
     variants: list[dict[str, Any]] = [{"method": "plain"}]
+    if FLAGS.lossless:
+        variants.append({"method": "comet", "codec": "lossless"})
     for zeros, rounding, bounds in itertools.product(
         FLAGS.zeros, FLAGS.rounding or [None], adaptive + fixed
     ):
@@ -138,6 +146,8 @@ def variant_name(run: dict[str, Any]) -> str:
     """Names the settings that runs of one model can differ in."""
     if run["method"] == "plain":
         return "plain"
+    if run["codec"] == "lossless":
+        return "lossless"
     parts = []
     if run["error_bound"] is not None:
         parts.append(f"fixed {run['error_bound']:g}")

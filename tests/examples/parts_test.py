@@ -214,9 +214,10 @@ def test_variants_are_told_apart():
             {"gradient_error": 0.1, "activation_bound": 0.02},
             {"error_bound": 0.1},
             {"zeros": "rounded"},
+            {"codec": "lossless"},
         )
     }
-    assert len(names) == 6
+    assert len(names) == 7
 
 
 @pytest.mark.parametrize("relative", [True, False])
