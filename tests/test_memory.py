@@ -79,6 +79,48 @@ def test_saved_bytes_and_peak_of_fit_fall(kind, saved_fraction, peak_fraction):
     assert peak < peak_fraction * plain_peak
 
 
+class Peaks(keras.callbacks.Callback):
+    """Notes the peak of every step of `fit`."""
+
+    def __init__(self):
+        super().__init__()
+        gc.collect()
+        self.before = comet_tf.memory.current_bytes("CPU:0")
+        self.peaks = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        comet_tf.memory.reset_peak("CPU:0")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.peaks.append(comet_tf.memory.peak_bytes("CPU:0") - self.before)
+
+
+@pytest.mark.parametrize("kind", ["vgg", "resnet", "swish"])
+def test_steps_that_collect_statistics_need_little_more(kind):
+    # A model that fits on all steps but these does not train at all.
+    def peaks(model, *callbacks):
+        noted = Peaks()
+        model.compile(
+            keras.optimizers.SGD(1e-3, momentum=0.9),
+            "sparse_categorical_crossentropy",
+        )
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(4 * 11, 16, 16, 3)).astype("float32")
+        x = x.repeat(4, axis=1).repeat(4, axis=2)
+        y = rng.integers(0, 4, len(x))
+        model.fit(x, y, batch_size=4, verbose=0, callbacks=[noted, *callbacks])
+        return np.array(noted.peaks)
+
+    plain = peaks(deep_model(kind))
+    bounds = comet_tf.AdaptiveErrorBound()
+    wrapped = peaks(comet_tf.wrap_model(deep_model(kind)), bounds)
+    collected = [record["iteration"] for record in bounds.history]
+    assert collected == [1, 10]
+    others = np.delete(wrapped, np.subtract(collected, 1))
+    assert wrapped.max() < 0.6 * np.median(plain)
+    assert wrapped.max() < 1.5 * np.median(others)
+
+
 def test_nothing_large_is_left_uncompressed():
     model = comet_tf.wrap_model(deep_model("resnet"), CONFIG)
     train(model)
