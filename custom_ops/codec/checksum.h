@@ -11,14 +11,16 @@ namespace comet {
 
 constexpr uint64_t kGolden64 = 0x9E3779B97F4A7C15ull;
 constexpr uint32_t kGolden32 = 0x9E3779B1u;
+constexpr uint64_t kMixFactor1 = 0xBF58476D1CE4E5B9ull;
+constexpr uint64_t kMixFactor2 = 0x94D049BB133111EBull;
 constexpr uint64_t kHeaderSalt = 0xD1B54A32D192ED03ull;
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection.
 COMET_INLINE uint64_t Mix(uint64_t v) {
   v ^= v >> 30;
-  v *= 0xBF58476D1CE4E5B9ull;
+  v *= kMixFactor1;
   v ^= v >> 27;
-  v *= 0x94D049BB133111EBull;
+  v *= kMixFactor2;
   return v ^ (v >> 31);
 }
 

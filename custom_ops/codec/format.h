@@ -12,7 +12,7 @@ namespace comet {
 enum class DType : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 enum class Rounding : uint8_t { kNearest = 0, kDither = 1 };
 
-constexpr uint8_t kFormatVersion = 1;
+constexpr uint8_t kFormatVersion = 2;
 constexpr int kHeaderBytes = 64;
 constexpr int kPaddingBytes = 64;
 constexpr int kLanes = 32;

@@ -42,11 +42,6 @@ COMET_INLINE bool IsExactZero(float x) {
   return (FloatBits(x) & 0x7F800000u) == 0;
 }
 
-COMET_INLINE int32_t FloorToInt(float t) {
-  const int32_t i = static_cast<int32_t>(t);
-  return i - (t < static_cast<float>(i) ? 1 : 0);
-}
-
 COMET_INLINE int BitLength(uint32_t v) {
   int bits = 0;
   for (; v != 0; v >>= 1) ++bits;
@@ -179,54 +174,106 @@ COMET_INLINE int32_t StepFromCode(int32_t c) {
 
 // --- dither ----------------------------------------------------------------
 
-COMET_INLINE uint32_t DitherKey(uint64_t mixed_seed, int64_t tile, int pair) {
+// Strong random bits: one of 128 words of a tile.
+COMET_INLINE uint64_t DitherWord(uint64_t mixed_seed, int64_t tile, int word) {
   const uint64_t counter =
-      64ull * static_cast<uint64_t>(tile) + static_cast<uint64_t>(pair);
-  return static_cast<uint32_t>(Mix(mixed_seed + counter * kGolden64) >> 32);
+      128ull * static_cast<uint64_t>(tile) + static_cast<uint64_t>(word);
+  return Mix(mixed_seed + counter * kGolden64);
 }
 
-// Hash of a row pair's key and a lane; lowbias32 (C. Wellons, 2018).
-COMET_INLINE uint32_t DitherHash(uint32_t key, uint32_t lane) {
-  uint32_t h = key + lane * 0x9E3779B9u;
-  h ^= h >> 16;
-  h *= 0x7FEB352Du;
-  h ^= h >> 15;
-  h *= 0x846CA68Bu;
-  return h ^ (h >> 16);
+// The keys of two rows: the even one's in the lower half.
+COMET_INLINE uint64_t DitherRowKeys(uint64_t mixed_seed, int64_t tile,
+                                    int pair) {
+  return DitherWord(mixed_seed, tile, pair);
 }
 
-// The offset f in (1, 2) of the even or odd row of a pair.
-COMET_INLINE float DitherOffset(uint32_t hash, bool odd_row) {
-  const uint32_t m = (odd_row ? hash >> 9 : hash << 7) & 0x7FFF80u;
-  return FloatFromBits(0x3F800040u | m);
+// The keys of lanes 4 k to 4 k + 3, 16 bits each.
+COMET_INLINE uint64_t DitherLaneKeys(uint64_t mixed_seed, int64_t tile, int k) {
+  return DitherWord(mixed_seed, tile, kTileRows / 2 + k);
+}
+
+// The odd number that a lane's key stands for: no two lanes have the same.
+COMET_INLINE uint32_t DitherLane(uint32_t key, int lane) {
+  return (key & 0xFFC0u) | static_cast<uint32_t>(2 * lane + 1);
+}
+
+// What a row's key does to it.
+COMET_INLINE uint32_t DitherFlip(uint32_t row_key) { return row_key & 0xFFFEu; }
+COMET_INLINE uint32_t DitherFactor(uint32_t row_key) {
+  return row_key >> 16 | 1u;
+}
+
+// The dither u of an element, an odd number below 2^16. `lane` is the lane's
+// odd number.
+COMET_INLINE int32_t DitherOffset(uint32_t row_key, uint32_t lane) {
+  const uint32_t odd = lane ^ DitherFlip(row_key);
+  return static_cast<int32_t>(odd * DitherFactor(row_key) & 0xFFFFu);
+}
+
+// How far a dithered level lies from an integer number of steps.
+COMET_INLINE float DitherShift(int32_t u) {
+  return static_cast<float>(32768 - u) * (1.0f / 65536.0f);
 }
 
 // --- one element -----------------------------------------------------------
 
-// Restores a nonzero code's float32 value; `f` is used by dither only.
-COMET_INLINE float RestoreStep(int32_t s, float step, float f,
+// Restores a nonzero code's float32 value; `u` is used by dither only.
+COMET_INLINE float RestoreStep(int32_t s, float step, int32_t u,
                                Rounding rounding) {
-  if (rounding == Rounding::kDither) {
-    return ((static_cast<float>(WrapAdd(s, 1)) + 0.5f) - f) * step;
-  }
-  return (static_cast<float>(s) + 0.5f) * step;
+  const float shift = rounding == Rounding::kDither ? DitherShift(u) : 0.5f;
+  return (static_cast<float>(s) + shift) * step;
+}
+
+// floor(t + u / 2^16), with t rounded to 16 bits after the point.
+COMET_INLINE int32_t DitheredStep(float t, int32_t u) {
+  constexpr float kUnit = 12582912.0f;  // 1.5 * 2^23: rounds to an integer
+  const int32_t whole = static_cast<int32_t>(t);
+  const float part = (t - static_cast<float>(whole)) * 65536.0f;  // exact
+  const uint32_t rounded = FloatBits(part + kUnit) - FloatBits(kUnit);
+  return whole + ((static_cast<int32_t>(rounded) + u) >> 16);
+}
+
+// Up to this many bits of q, and for such steps, every float32 element is
+// within the bound (README.md, "Blocks that need no check").
+constexpr int kSurelyAcceptedBits = 8;
+constexpr float kLeastSureStep = 1e-30f;
+constexpr float kLargestSureStep = 1e30f;
+
+COMET_INLINE bool IsSureStep(float step) {
+  return step >= kLeastSureStep && step <= kLargestSureStep;
+}
+
+// The code of a float32 without a check. What is too large, and NaN, gets a
+// code that is too large as well.
+template <Rounding kRounding>
+COMET_INLINE int32_t QuantiseUnchecked(float x, int32_t u, const Quantiser& q) {
+  const uint32_t bits = FloatBits(x);
+  const float t = x * q.inv;
+  const bool huge = (FloatBits(t) & 0x7FFFFFFFu) >= kConvertibleBits;
+  const float bounded = huge ? static_cast<float>(kMagnitudeLimit) : t;
+  const int32_t negative = static_cast<int32_t>(bits) >> 31;
+  const int32_t s = kRounding == Rounding::kDither
+                        ? DitheredStep(bounded, u)
+                        : static_cast<int32_t>(bounded) + negative;
+  const int32_t zero = (bits & 0x7F800000u) == 0 ? -1 : 0;
+  return CodeFromStep(s) & ~zero;
 }
 
 // The code of x; ORs all ones into *rejected when the block must be RAW. Free
 // of branches, of short-circuits and of bool, so that loops over it vectorise.
 template <DType kType, Rounding kRounding>
-COMET_INLINE int32_t QuantiseInto(float x, float f, const Quantiser& q,
+COMET_INLINE int32_t QuantiseInto(float x, int32_t u, const Quantiser& q,
                                   int32_t* rejected) {
   const bool dither = kRounding == Rounding::kDither;
   const uint32_t bits = FloatBits(x);
-  const float t = dither ? x * q.inv + f : x * q.inv;
+  const float t = x * q.inv;
   // Outside of what int32 can surely hold, or NaN.
   const bool huge = (FloatBits(t) & 0x7FFFFFFFu) >= kConvertibleBits;
   const float bounded = huge ? 0.0f : t;
   const int32_t negative = static_cast<int32_t>(bits) >> 31;
-  const int32_t s = dither ? FloorToInt(bounded) - 1
+  const int32_t s = dither ? DitheredStep(bounded, u)
                            : static_cast<int32_t>(bounded) + negative;
-  float y = RestoreStep(s, q.step, f, kRounding);
+  float y = RestoreStep(s, q.step, u, kRounding);
   if (kType != DType::kFloat32) {
     y = WidenElement<kType>(NarrowElement<kType>(y, kRounding));
   }
@@ -246,11 +293,11 @@ struct QuantisedElement {
 };
 
 template <DType kType, Rounding kRounding>
-COMET_INLINE QuantisedElement QuantiseElement(float x, float f,
+COMET_INLINE QuantisedElement QuantiseElement(float x, int32_t u,
                                               const Quantiser& q) {
   int32_t rejected = 0;
   QuantisedElement result;
-  result.code = QuantiseInto<kType, kRounding>(x, f, q, &rejected);
+  result.code = QuantiseInto<kType, kRounding>(x, u, q, &rejected);
   result.accepted = rejected == 0;
   return result;
 }

@@ -2,9 +2,9 @@
 // Block primitives of encoding for AVX-512.
 //
 // Codes that fit 16 bits stay packed: one register a row, its 32 lanes in the
-// order that _mm512_packs_epi32 leaves them in ("packed order"; lane order
-// comes back with one byte permutation a plane). Rare blocks, with larger codes
-// or at the end of the tensor, take the portable path on int32 codes ("wide").
+// order that suits the quantiser (`OrderTable`; lane order comes back with one
+// byte permutation a plane). Rare blocks, with larger codes or at the end of
+// the tensor, take the portable path on int32 codes ("wide").
 #ifndef COMET_CPU_CODEC_AVX512_ENCODE_H_
 #define COMET_CPU_CODEC_AVX512_ENCODE_H_
 
@@ -13,15 +13,11 @@
 namespace comet {
 namespace {
 
-// Position of a lane in packed order.
-inline int PackedPosition(int lane) {
-  return lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4;
-}
-
 struct Avx512Encode : Avx512Vectors {
   struct Codes {
     alignas(64) int16_t packed[kBlockRows][kLanes];
     BlockCodes wide;  // only where is_wide
+    const OrderTable* order;
     bool is_wide;
     uint32_t magnitudes;
     bool negative;
@@ -47,118 +43,146 @@ struct Avx512Encode : Avx512Vectors {
     above->high = 0;
   }
 
-  // What a block's quantisation gathers.
-  struct Gather {
-    __m512 error = _mm512_setzero_ps();
-    __m512i magnitudes = _mm512_setzero_si512();
-    __m512i steps = _mm512_setzero_si512();
-    __mmask16 lost = 0;
-  };
+  // Codes of 32 elements in packed order, rounded to nearest.
+  static __m512i QuantiseNearest(__m512 low, __m512 high, __m512 inv) {
+    const auto codes = [inv](__m512 x) {
+      const __m512i bits = _mm512_castps_si512(x);
+      const __mmask16 nonzero =
+          _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7F800000));
+      const __m512i i = _mm512_cvttps_epi32(_mm512_mul_ps(x, inv));
+      const __m512i sign = _mm512_srai_epi32(bits, 31);
+      return _mm512_maskz_add_epi32(
+          nonzero, i, _mm512_or_si512(sign, _mm512_set1_epi32(1)));
+    };
+    return _mm512_packs_epi32(codes(low), codes(high));
+  }
 
-  // Codes of 16 elements; `f` is used by dither only.
-  template <DType kType, Rounding kRounding>
-  static __m512i Quantise16(__m512 x, __m512 f, __m512 step, __m512 inv,
-                            Gather* gather) {
-    constexpr bool kDither = kRounding == Rounding::kDither;
-    const __m512i bits = _mm512_castps_si512(x);
-    const __mmask16 nonzero =
-        _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x7F800000));
-    __m512 t = _mm512_maskz_mul_ps(nonzero, x, inv);
-    const __m512 half = _mm512_set1_ps(0.5f);
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512i s, sign, code;
-    __m512 y;
-    if constexpr (kDither) {
-      t = _mm512_add_ps(t, f);
-      const __m512i i = _mm512_cvt_roundps_epi32(
-          t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-      y = _mm512_sub_ps(_mm512_add_ps(_mm512_cvtepi32_ps(i), half), f);
-      s = _mm512_sub_epi32(i, one);
-      sign = _mm512_srai_epi32(s, 31);
-      code = _mm512_maskz_add_epi32(nonzero, i, sign);
+  // The same in paired order with dither: fixed point, 16 bits after the point.
+  // tops: the upper half of each element's bits; scale: 2^16 / step.
+  static __m512i QuantiseDithered(__m512 low, __m512 high, __m512i tops,
+                                  __m512i u, __m512 scale) {
+    const __m512i fixed_low =
+        _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(low, scale)),
+                         _mm512_and_si512(u, _mm512_set1_epi32(0xFFFF)));
+    const __m512i fixed_high =
+        _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(high, scale)),
+                         _mm512_srli_epi32(u, 16));
+    const __m512i s = PairTops(fixed_low, fixed_high);
+    const __mmask32 nonzero =
+        _mm512_test_epi16_mask(tops, _mm512_set1_epi16(0x7F80));
+    const __mmask32 up =
+        _mm512_mask_cmpge_epi16_mask(nonzero, s, _mm512_setzero_si512());
+    return _mm512_mask_add_epi16(s, up, s, _mm512_set1_epi16(1));
+  }
+
+  // The upper halves of 32-bit elements in paired order.
+  static __m512i PairTops(__m512i low, __m512i high) {
+    return _mm512_mask_mov_epi16(high, 0x55555555, _mm512_srli_epi32(low, 16));
+  }
+
+  template <DType kType>
+  static __m512i Tops(const uint8_t* row, __m512 low, __m512 high) {
+    const __m512i high_bits = _mm512_castps_si512(high);
+    if constexpr (kType == DType::kFloat32) {
+      // Read from 2 bytes on, the upper halves are where the lower ones were.
+      return _mm512_mask_loadu_epi16(high_bits, 0x55555555, row + 2);
     } else {
-      const __m512i i = _mm512_cvttps_epi32(t);
-      sign = _mm512_srai_epi32(bits, 31);
-      s = _mm512_add_epi32(i, sign);
-      // float(i) + copysign(0.5, x) is float(s) + 0.5.
-      const __m512i signed_half = _mm512_ternarylogic_epi32(
-          bits, _mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(half), 0xEA);
-      y = _mm512_add_ps(_mm512_cvtepi32_ps(i),
-                        _mm512_castsi512_ps(signed_half));
-      code = _mm512_maskz_add_epi32(nonzero, i, _mm512_or_si512(sign, one));
+      return PairTops(_mm512_castps_si512(low), high_bits);
     }
-    y = _mm512_mul_ps(y, step);
-    if constexpr (kType != DType::kFloat32) {
-      y = Widen<kType>(Narrow<kType, kRounding>(y));
-      gather->lost |= _mm512_mask_testn_epi32_mask(
-          nonzero, _mm512_castps_si512(y), _mm512_set1_epi32(0x7F800000));
-    }
-    // Largest magnitude; drops NaN, whose `s` is far out of range.
-    gather->error = _mm512_mask_range_ps(gather->error, nonzero, gather->error,
-                                         _mm512_sub_ps(x, y), 0xB);
-    gather->magnitudes =
-        _mm512_mask_or_epi32(gather->magnitudes, nonzero, gather->magnitudes,
-                             _mm512_xor_si512(s, sign));
-    gather->steps =
-        _mm512_mask_or_epi32(gather->steps, nonzero, gather->steps, s);
-    return code;
   }
 
   template <DType kType, Rounding kRounding>
   static void Quantise(const uint8_t* x, int64_t stride, const Quantiser& q,
-                       const uint32_t* keys, bool uniform, Codes* block) {
+                       const TileDither& dither, bool uniform, Codes* block) {
     constexpr int kHalfRow = kType == DType::kFloat32 ? 64 : 32;
-    const __m512 step = _mm512_set1_ps(q.step);
+    constexpr bool kDither = kRounding == Rounding::kDither;
     const __m512 inv = _mm512_set1_ps(q.inv);
-    Gather gather;
-    [[maybe_unused]] __m512i hash_low, hash_high;
-    [[maybe_unused]] const __m512i lanes_low = HashLanes(0);
-    [[maybe_unused]] const __m512i lanes_high = HashLanes(16);
+    [[maybe_unused]] const __m512 scale = _mm512_set1_ps(q.inv * 65536.0f);
+    block->order = kDither ? &kPairedOrder : &kPackedOrder;
+    [[maybe_unused]] __m512i lanes;
+    if constexpr (kDither) {
+      lanes = DitherLanes(dither, _mm512_load_si512(kPairedOrder.lane));
+    }
+    __m512i magnitudes = _mm512_setzero_si512();
+    __m512i negative = _mm512_setzero_si512();
     int nonzeros = 0;
 #pragma GCC unroll 8
     for (int r = 0; r < kBlockRows; ++r) {
       const uint8_t* row = x + r * stride;
-      __m512 f_low = _mm512_setzero_ps();
-      __m512 f_high = _mm512_setzero_ps();
-      if constexpr (kRounding == Rounding::kDither) {
-        if (r % 2 == 0) {
-          hash_low = DitherHash16(keys[r / 2], lanes_low);
-          hash_high = DitherHash16(keys[r / 2], lanes_high);
-        }
-        f_low = DitherOffset16(hash_low, r % 2 != 0);
-        f_high = DitherOffset16(hash_high, r % 2 != 0);
+      const __m512 low = Load16<kType>(row);
+      const __m512 high = Load16<kType>(row + kHalfRow);
+      __m512i code;
+      if constexpr (kDither) {
+        code = QuantiseDithered(low, high, Tops<kType>(row, low, high),
+                                DitherRow(lanes, dither, r), scale);
+      } else {
+        code = QuantiseNearest(low, high, inv);
       }
-      const __m512i low = Quantise16<kType, kRounding>(
-          Load16<kType>(row), f_low, step, inv, &gather);
-      const __m512i high = Quantise16<kType, kRounding>(
-          Load16<kType>(row + kHalfRow), f_high, step, inv, &gather);
-      const __m512i packed = _mm512_packs_epi32(low, high);
-      Store(block->packed[r], packed);
-      nonzeros += PopCount(_mm512_test_epi16_mask(packed, packed));
+      Store(block->packed[r], code);
+      nonzeros += PopCount(_mm512_test_epi16_mask(code, code));
+      negative = _mm512_or_si512(negative, code);
+      magnitudes = _mm512_or_si512(magnitudes, Magnitudes16(code));
     }
-    block->magnitudes =
-        static_cast<uint32_t>(_mm512_reduce_or_epi32(gather.magnitudes));
-    block->negative = _mm512_movepi32_mask(gather.steps) != 0;
+    block->magnitudes = OrWords(magnitudes);
+    block->negative = _mm512_movepi16_mask(negative) != 0;
     block->nonzeros = nonzeros;
-    const float error = _mm512_reduce_max_ps(gather.error);
-    block->rejected = gather.lost != 0 || FloatBits(error) > q.limit ||
-                      block->magnitudes >= uint32_t{kMagnitudeLimit};
-    // A rejected block is stored RAW: nobody reads its codes.
-    block->is_wide = q.step < kTinyStep ||
-                     (!block->rejected &&
-                      (!uniform || Length(block->magnitudes) > kPackedBits));
+    const int length = Length(block->magnitudes);
+    // With other steps fixed-point arithmetic rounds, and restored values may
+    // be subnormal or infinite.
+    block->is_wide = !uniform || length > kPackedBits || !IsSureStep(q.step);
     if (block->is_wide) {
-      PortableIsa::Quantise<kType, kRounding>(x, stride, q, keys, uniform,
+      PortableIsa::Quantise<kType, kRounding>(x, stride, q, dither, uniform,
                                               &block->wide);
       block->magnitudes = block->wide.magnitudes;
       block->negative = block->wide.negative;
       block->rejected = block->wide.rejected;
+      block->nonzeros = block->wide.nonzeros;
+    } else {
+      const bool sure =
+          kType == DType::kFloat32 && length <= kSurelyAcceptedBits;
+      block->rejected =
+          !sure && IsOutside<kType, kRounding>(x, stride, q, dither, *block);
     }
   }
 
-  // Below, a restored float32 can be subnormal, which only the portable path
-  // checks for.
-  static constexpr float kTinyStep = 1e-30f;
+  // q of nonzero codes, 0 of others.
+  static __m512i Magnitudes16(__m512i code) {
+    return _mm512_subs_epu16(_mm512_abs_epi16(code), _mm512_set1_epi16(1));
+  }
+
+  // Whether an element is not within the bound when restored as decoders do.
+  template <DType kType, Rounding kRounding>
+  static bool IsOutside(const uint8_t* x, int64_t stride, const Quantiser& q,
+                        const TileDither& dither, const Codes& block) {
+    constexpr int kHalfRow = kType == DType::kFloat32 ? 64 : 32;
+    const __m512i order = _mm512_load_si512(kPackedOrder.lane);
+    const __m512i reorder = PermutationTo(order, *block.order);
+    const Restorer<kRounding, true> restorer(dither, q.step, order);
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 error = zero;
+    __mmask16 lost = 0;
+    for (int r = 0; r < kBlockRows; ++r) {
+      const uint8_t* row = x + r * stride;
+      const __m512i code =
+          _mm512_permutexvar_epi16(reorder, LoadRow16(block.packed[r]));
+      __m512 y[2];
+      restorer.Row(code, r, y);
+      for (int half = 0; half < 2; ++half) {
+        const __m512 from = Load16<kType>(row + half * kHalfRow);
+        const __mmask16 live = _mm512_cmpneq_ps_mask(y[half], zero);
+        __m512 to = y[half];
+        if constexpr (kType != DType::kFloat32) {
+          to = Widen<kType>(Narrow<kType, kRounding>(to));
+          lost |= _mm512_mask_testn_epi32_mask(live, _mm512_castps_si512(to),
+                                               _mm512_set1_epi32(0x7F800000));
+        }
+        // Largest magnitude. NaN cannot be: codes this small have finite x.
+        error = _mm512_mask_range_ps(error, live, error,
+                                     _mm512_sub_ps(from, to), 0xB);
+      }
+    }
+    return lost != 0 || FloatBits(_mm512_reduce_max_ps(error)) > q.limit;
+  }
 
   // Bytes of two rows: in each 128-bit lane 8 of row r, then 8 of row r + 1.
   using RowPairs = __m512i[kBlockRows / 2];
@@ -173,19 +197,23 @@ struct Avx512Encode : Avx512Vectors {
 
   // A plane from the row bits of its set elements: joins the rows of each pair
   // and returns to lane order.
-  static __m256i FinishPlane(__m512i rows) {
+  static __m256i FinishPlane(__m512i rows, __m512i order) {
     const __m512i joined =
         _mm512_or_si512(rows, _mm512_shuffle_epi32(rows, _MM_PERM_BADC));
-    // Lane k comes from byte k / 4 % 4 * 16 + k / 16 * 4 + k % 4.
-    const __m512i index = _mm512_castsi256_si512(_mm256_set_epi8(
-        55, 54, 53, 52, 39, 38, 37, 36, 23, 22, 21, 20, 7, 6, 5, 4, 51, 50, 49,
-        48, 35, 34, 33, 32, 19, 18, 17, 16, 3, 2, 1, 0));
-    return _mm512_castsi512_si256(_mm512_permutexvar_epi8(index, joined));
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi8(order, joined));
+  }
+
+  static __m512i ByteOrder(const Codes& block) {
+    return _mm512_castsi256_si512(LoadPlane(block.order->pair_byte));
   }
 
   // Planes of bit 0..count-1 of the bytes; they go to planes first, first+1...
-  static void PlanesFromBytes(const RowPairs& bytes, int first, int count,
-                              PlaneSet* set) {
+  static void PlanesFromBytes(const RowPairs& bytes, __m512i order, int first,
+                              int count, PlaneSet* set) {
+    if (first == 0) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(set->mask),
+                          _mm256_setzero_si256());
+    }
     for (int p = 0; p < count; ++p) {
       const __m512i bit = _mm512_set1_epi8(static_cast<char>(1 << p));
       __m512i rows = _mm512_setzero_si512();
@@ -195,7 +223,7 @@ struct Avx512Encode : Avx512Vectors {
         rows = _mm512_mask_add_epi8(rows, _mm512_test_epi8_mask(bytes[j], bit),
                                     rows, RowBits(j));
       }
-      StorePlane(FinishPlane(rows), first + p, set);
+      StorePlane(FinishPlane(rows, order), first + p, set);
     }
   }
 
@@ -265,8 +293,8 @@ struct Avx512Encode : Avx512Vectors {
       BlockCodes codes;
       CodeRow row;
       PortableIsa::BuildPlanes<kResidual>(WideCodes(block, &codes),
-                                          WideRow(above, &row), present,
-                                          sign_plane, set);
+                                          WideRow(above, *block.order, &row),
+                                          present, sign_plane, set);
     } else if (FitsBytes(block, above)) {
       BuildPlanes8<kResidual>(block, above, sign_plane, set);
     } else {
@@ -314,7 +342,7 @@ struct Avx512Encode : Avx512Vectors {
       all = _mm512_or_si512(all, value[j]);
     }
     set->count = Length(OrBytes(all));
-    PlanesFromBytes(value, 0, set->count, set);
+    PlanesFromBytes(value, ByteOrder(block), 0, set->count, set);
   }
 
   template <Residual kResidual>
@@ -354,8 +382,9 @@ struct Avx512Encode : Avx512Vectors {
       high[j] = _mm512_packus_epi16(_mm512_srli_epi16(even, 8),
                                     _mm512_srli_epi16(odd, 8));
     }
-    PlanesFromBytes(low, 0, set->count < 8 ? set->count : 8, set);
-    PlanesFromBytes(high, 8, set->count - 8, set);
+    const __m512i order = ByteOrder(block);
+    PlanesFromBytes(low, order, 0, set->count < 8 ? set->count : 8, set);
+    PlanesFromBytes(high, order, 8, set->count - 8, set);
   }
 
   static void BitmapPlane(const Codes& block, uint8_t* plane) {
@@ -372,7 +401,8 @@ struct Avx512Encode : Avx512Vectors {
           rows, _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(code[j], code[j]),
                                       RowBits(j)));
     }
-    _mm256_store_si256(reinterpret_cast<__m256i*>(plane), FinishPlane(rows));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(plane),
+                       FinishPlane(rows, ByteOrder(block)));
   }
 
   static void KeepLastRow(const Codes& block, Above* above) {
@@ -390,16 +420,17 @@ struct Avx512Encode : Avx512Vectors {
     if (block.is_wide) return block.wide;
     for (int r = 0; r < kBlockRows; ++r) {
       for (int k = 0; k < kLanes; ++k) {
-        codes->code[r][k] = block.packed[r][PackedPosition(k)];
+        codes->code[r][k] = block.packed[r][block.order->position[k]];
       }
     }
     return *codes;
   }
 
-  static const CodeRow& WideRow(const Above& above, CodeRow* row) {
+  static const CodeRow& WideRow(const Above& above, const OrderTable& order,
+                                CodeRow* row) {
     if (above.is_wide) return above.wide;
     for (int k = 0; k < kLanes; ++k) {
-      row->code[k] = above.packed[PackedPosition(k)];
+      row->code[k] = above.packed[order.position[k]];
     }
     return *row;
   }

@@ -37,6 +37,8 @@ struct Avx512Vectors : PortableIsa {
     return out + PopCount(mask);
   }
 
+  static constexpr bool kFastExpand = true;
+
   static void ExpandBytes(const uint8_t* in, uint32_t mask, uint8_t* bytes) {
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in));
     _mm256_store_si256(reinterpret_cast<__m256i*>(bytes),
@@ -108,32 +110,159 @@ struct Avx512Vectors : PortableIsa {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
   }
 
-  static __m512i DitherHash16(uint32_t key, __m512i lanes) {
-    __m512i h =
-        _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(key)), lanes);
-    h = _mm512_xor_si512(h, _mm512_srli_epi32(h, 16));
-    h = _mm512_mullo_epi32(h, _mm512_set1_epi32(0x7FEB352D));
-    h = _mm512_xor_si512(h, _mm512_srli_epi32(h, 15));
-    h = _mm512_mullo_epi32(h, _mm512_set1_epi32(static_cast<int>(0x846CA68Bu)));
-    return _mm512_xor_si512(h, _mm512_srli_epi32(h, 16));
+  // Also what the rows' keys do, in both halves of a word.
+  struct TileDither : PortableIsa::TileDither {
+    alignas(64) uint32_t flip[kTileRows];
+    alignas(64) uint32_t factor[kTileRows];
+  };
+
+  static __m512i Mix8(__m512i v) {
+    v = _mm512_xor_si512(v, _mm512_srli_epi64(v, 30));
+    v = _mm512_mullo_epi64(
+        v, _mm512_set1_epi64(static_cast<int64_t>(kMixFactor1)));
+    v = _mm512_xor_si512(v, _mm512_srli_epi64(v, 27));
+    v = _mm512_mullo_epi64(
+        v, _mm512_set1_epi64(static_cast<int64_t>(kMixFactor2)));
+    return _mm512_xor_si512(v, _mm512_srli_epi64(v, 31));
   }
 
-  // lane * 0x9E3779B9 of 16 lanes.
-  static __m512i HashLanes(int first) {
-    const __m512i lanes = _mm512_add_epi32(
-        _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-        _mm512_set1_epi32(first));
-    return _mm512_mullo_epi32(lanes,
-                              _mm512_set1_epi32(static_cast<int>(0x9E3779B9u)));
+  // DitherWord of 8 words.
+  static __m512i DitherWords(uint64_t mixed_seed, int64_t tile, int word) {
+    const uint64_t first = mixed_seed + (128ull * static_cast<uint64_t>(tile) +
+                                         static_cast<uint64_t>(word)) *
+                                            kGolden64;
+    const __m512i steps = _mm512_set_epi64(static_cast<int64_t>(7 * kGolden64),
+                                           static_cast<int64_t>(6 * kGolden64),
+                                           static_cast<int64_t>(5 * kGolden64),
+                                           static_cast<int64_t>(4 * kGolden64),
+                                           static_cast<int64_t>(3 * kGolden64),
+                                           static_cast<int64_t>(2 * kGolden64),
+                                           static_cast<int64_t>(kGolden64), 0);
+    return Mix8(_mm512_add_epi64(_mm512_set1_epi64(static_cast<int64_t>(first)),
+                                 steps));
   }
 
-  static __m512 DitherOffset16(__m512i hash, bool odd_row) {
-    const __m512i m =
-        odd_row ? _mm512_srli_epi32(hash, 9) : _mm512_slli_epi32(hash, 7);
-    // (m & 0x7FFF80) | 0x3F800040
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
-        m, _mm512_set1_epi32(0x7FFF80), _mm512_set1_epi32(0x3F800040), 0xEA));
+  // Quantise needs u = odd * factor, Restore 2^15 - u, which is odd times
+  // 2^15 - factor.
+  template <bool kEncode>
+  static void StartDither(uint64_t mixed_seed, int64_t tile, int blocks,
+                          TileDither* dither) {
+    // (key & 0xFFC0) | number
+    const __m512i numbers = _mm512_add_epi16(
+        _mm512_slli_epi16(LaneNumbers(), 1), _mm512_set1_epi16(1));
+    _mm512_store_si512(
+        dither->lane,
+        _mm512_ternarylogic_epi32(DitherWords(mixed_seed, tile, kTileRows / 2),
+                                  _mm512_set1_epi16(-64), numbers, 0xEA));
+    const __m512i low = _mm512_broadcast_i32x4(
+        _mm_set_epi8(13, 12, 13, 12, 9, 8, 9, 8, 5, 4, 5, 4, 1, 0, 1, 0));
+    const __m512i high = _mm512_add_epi8(low, _mm512_set1_epi8(2));
+    for (int p = 0; p < blocks * kBlockRows / 2; p += 8) {
+      const __m512i keys = DitherWords(mixed_seed, tile, p);
+      _mm512_store_si512(dither->pair + p, keys);
+      _mm512_store_si512(dither->flip + 2 * p,
+                         _mm512_and_si512(_mm512_shuffle_epi8(keys, low),
+                                          _mm512_set1_epi16(-2)));
+      const __m512i factor = _mm512_or_si512(_mm512_shuffle_epi8(keys, high),
+                                             _mm512_set1_epi16(1));
+      _mm512_store_si512(
+          dither->factor + 2 * p,
+          kEncode ? factor
+                  : _mm512_sub_epi16(_mm512_set1_epi16(INT16_MIN), factor));
+    }
   }
+
+  static __m512i LaneNumbers() {
+    return _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19,
+                            18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5,
+                            4, 3, 2, 1, 0);
+  }
+
+  // The lanes' odd numbers in the order of 16-bit elements that `order` gives.
+  static __m512i DitherLanes(const TileDither& dither, __m512i order) {
+    return _mm512_permutexvar_epi16(order, _mm512_load_si512(dither.lane));
+  }
+
+  // The dither of a row of 32 lanes.
+  static __m512i DitherRow(__m512i lanes, const TileDither& dither, int row) {
+    const int k = dither.first + row;
+    const __m512i flip = _mm512_set1_epi32(static_cast<int>(dither.flip[k]));
+    const __m512i factor =
+        _mm512_set1_epi32(static_cast<int>(dither.factor[k]));
+    return _mm512_mullo_epi16(_mm512_xor_si512(lanes, flip), factor);
+  }
+
+  // Packed order: as _mm512_packs_epi32 leaves lanes 0 to 15 and 16 to 31, and
+  // the unpacking of 16-bit elements takes apart. Paired order: lane k before
+  // lane 16 + k. Position of each lane, and the lane of each position.
+  static constexpr int PackedPosition(int lane) {
+    return lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4;
+  }
+  static constexpr int PairedPosition(int lane) {
+    return 2 * (lane % 16) + lane / 16;
+  }
+  struct OrderTable {
+    alignas(64) uint16_t position[kLanes];
+    alignas(64) uint16_t lane[kLanes];
+    alignas(64) uint8_t lane_byte[2 * kLanes];  // `lane`, twice
+    alignas(64) uint8_t pair_byte[kLanes];      // of each lane in RowPairs
+  };
+  static constexpr OrderTable MakeOrder(bool paired) {
+    OrderTable table{};
+    for (int k = 0; k < kLanes; ++k) {
+      const int at = paired ? PairedPosition(k) : PackedPosition(k);
+      table.position[k] = static_cast<uint16_t>(at);
+      table.lane[at] = static_cast<uint16_t>(k);
+      table.lane_byte[at] = table.lane_byte[kLanes + at] =
+          static_cast<uint8_t>(k);
+      table.pair_byte[k] = static_cast<uint8_t>(at / 8 * 16 + at % 8);
+    }
+    return table;
+  }
+
+  // The indices that take elements in an order to those of `lanes`.
+  static __m512i PermutationTo(__m512i lanes, const OrderTable& from) {
+    return _mm512_permutexvar_epi16(lanes, _mm512_load_si512(from.position));
+  }
+
+  // From codes in packed order to values, in fixed point: 16 bits after the
+  // point, which unpacking puts below the step. kEncode as in StartDither.
+  template <Rounding kRounding, bool kEncode>
+  struct Restorer {
+    Restorer(const TileDither& tile, float step, __m512i packed_order)
+        : dither(tile), scale(_mm512_set1_ps(step * (1.0f / 65536.0f))) {
+      if constexpr (kRounding == Rounding::kDither) {
+        lanes = DitherLanes(tile, packed_order);
+      }
+    }
+
+    // Lanes 0 to 15 and 16 to 31.
+    void Row(__m512i code, int row, __m512* y) const {
+      const __mmask32 nonzero = _mm512_test_epi16_mask(code, code);
+      __m512i s = StepsFromCodes16(code);
+      __m512i part;
+      if constexpr (kRounding == Rounding::kDither) {
+        part = DitherRow(lanes, dither, row);
+        if constexpr (kEncode) {
+          part = _mm512_sub_epi16(_mm512_set1_epi16(INT16_MIN), part);
+        }
+        part = _mm512_maskz_mov_epi16(nonzero, part);
+        s = _mm512_add_epi16(s, _mm512_srai_epi16(part, 15));
+      } else {
+        part = _mm512_maskz_set1_epi16(nonzero, INT16_MIN);
+      }
+      y[0] = Value(_mm512_unpacklo_epi16(part, s));
+      y[1] = Value(_mm512_unpackhi_epi16(part, s));
+    }
+
+    __m512 Value(__m512i fixed) const {
+      return _mm512_mul_ps(_mm512_cvtepi32_ps(fixed), scale);
+    }
+
+    const TileDither& dither;
+    __m512 scale;
+    __m512i lanes;
+  };
 
   static __m512i StepsFromCodes16(__m512i code) {
     const __mmask32 positive =
@@ -182,6 +311,11 @@ struct Avx512Vectors : PortableIsa {
   }
   static void Store(int16_t* row, __m512i v) { _mm512_store_si512(row, v); }
 };
+
+constexpr Avx512Vectors::OrderTable kPackedOrder =
+    Avx512Vectors::MakeOrder(false);
+constexpr Avx512Vectors::OrderTable kPairedOrder =
+    Avx512Vectors::MakeOrder(true);
 
 }  // namespace
 }  // namespace comet

@@ -17,6 +17,7 @@ namespace {
 template <class Isa>
 struct TileDecoder {
   typename Isa::DecodedAbove above;
+  typename Isa::TileDither dither;
   const uint8_t* header;
   const uint8_t* payload;
   const uint8_t* end;
@@ -45,10 +46,39 @@ bool ReadSuppressed(TileDecoder<Isa>* tile, int first, int count,
   return true;
 }
 
+// Reads up to kFewPlanes planes without branches on how many are stored how.
+// Planes from `count` on become zeros.
+template <class Isa>
+bool ReadFewPlanes(TileDecoder<Isa>* tile, int full, PlaneSet* set) {
+  if (tile->left() < kLanes * full) return false;
+  uint32_t mask[kFewPlanes + 8] = {};
+  const int mask_bytes = Isa::ReadMasks(tile->payload + kLanes * full,
+                                        tile->left() - kLanes * full,
+                                        set->count - full, mask + full);
+  if (mask_bytes < 0) return false;
+  int at[kFewPlanes];
+  int bytes = 0;
+  for (int p = 0; p < kFewPlanes; ++p) {
+    mask[p] |= p < full ? ~0u : 0u;
+    at[p] = bytes + (p < full ? 0 : mask_bytes);
+    bytes += Isa::PopCount(mask[p]);
+  }
+  bytes += mask_bytes;
+  if (tile->left() < bytes) return false;
+  for (int p = 0; p < kFewPlanes; ++p) {
+    Isa::ExpandBytes(tile->payload + at[p], mask[p], set->plane[p]);
+  }
+  tile->payload += bytes;
+  return true;
+}
+
 template <class Isa>
 bool ReadPlanes(TileDecoder<Isa>* tile, int index, PlaneSet* set) {
   int full;
   if (!PlanesFromIndex(index, &set->count, &full)) return false;
+  if (Isa::kFastExpand && set->count <= kFewPlanes) {
+    return ReadFewPlanes(tile, full, set);
+  }
   if (full < 0) {
     if (tile->left() < 1) return false;
     full = *tile->payload++;
@@ -168,35 +198,37 @@ struct BlockPlace {
 // Writes values.
 template <class Isa, DType kType, Rounding kRounding>
 struct ValueSink {
+  static constexpr bool kRestoresValues = true;
   static constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
 
   static void Fill(const DecodeJob& job, bool zero,
-                   const typename Isa::Decoded& block, const uint32_t* keys,
-                   int64_t stride, uint8_t* out) {
+                   const typename Isa::Decoded& block,
+                   const typename Isa::TileDither& dither, int64_t stride,
+                   uint8_t* out) {
     if (zero) {
       for (int r = 0; r < kBlockRows; ++r) {
         std::memset(out + r * stride, 0, kBytes * kLanes);
       }
     } else {
-      Isa::template Restore<kType, kRounding>(block, job.quantiser.step, keys,
+      Isa::template Restore<kType, kRounding>(block, job.quantiser.step, dither,
                                               stride, out);
     }
   }
 
   static bool Block(const DecodeJob& job, DecodedKind kind,
-                    const typename Isa::Decoded& block, const uint32_t* keys,
-                    const BlockPlace& place, TileDecoder<Isa>* tile) {
+                    const typename Isa::Decoded& block, const BlockPlace& place,
+                    TileDecoder<Isa>* tile) {
     uint8_t* out = job.out + place.offset;
     if (kind == DecodedKind::kRaw) {
       return ReadRaw<Isa>(tile, kBytes, place.present, place.stride, out);
     }
     const bool zero = kind == DecodedKind::kZero;
     if (place.whole) {
-      Fill(job, zero, block, keys, place.stride, out);
+      Fill(job, zero, block, tile->dither, place.stride, out);
       return true;
     }
     alignas(64) uint8_t padded[kBlockElements * kBytes];
-    Fill(job, zero, block, keys, kLanes * kBytes, padded);
+    Fill(job, zero, block, tile->dither, kLanes * kBytes, padded);
     for (int r = 0; r < kBlockRows; ++r) {
       const int lanes = Isa::PopCount(place.present[r]);
       if (lanes == 0) continue;
@@ -210,6 +242,7 @@ struct ValueSink {
 // Writes dy where the element is positive, slope * dy elsewhere.
 template <class Isa, DType kType, Rounding kRounding>
 struct SignSink {
+  static constexpr bool kRestoresValues = false;
   static constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
   // The bits of an element; what is not scaled moves unchanged.
   using Bits = std::conditional_t<kType == DType::kFloat32, uint32_t, uint16_t>;
@@ -234,8 +267,8 @@ struct SignSink {
   }
 
   static bool Block(const DecodeJob& job, DecodedKind kind,
-                    const typename Isa::Decoded& block, const uint32_t*,
-                    const BlockPlace& place, TileDecoder<Isa>* tile) {
+                    const typename Isa::Decoded& block, const BlockPlace& place,
+                    TileDecoder<Isa>* tile) {
     uint32_t positive[kBlockRows] = {};
     if (kind == DecodedKind::kRaw) {
       alignas(64) Bits raw[kBlockRows][kLanes] = {};
@@ -279,26 +312,31 @@ template <class Isa, DType kType, Rounding kRounding, class Sink>
 bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
                  const TileBytes* bytes, uint64_t* checksum) {
   constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
+  // The signs need no dither.
+  constexpr bool kDither =
+      kRounding == Rounding::kDither && Sink::kRestoresValues;
   const Geometry& g = job.geometry;
   const int blocks = BandBlocks(g, unit.band);
   TileDecoder<Isa> tiles[kUnitStrips];
   for (int k = 0; k < unit.strips; ++k) {
     if (bytes[k].size < blocks) return false;
     Isa::Reset(&tiles[k].above);
+    if constexpr (kDither) {
+      Isa::template StartDither<false>(job.mixed_seed, FirstTile(g, unit) + k,
+                                       blocks, &tiles[k].dither);
+    }
     tiles[k].header = bytes[k].data;
     tiles[k].payload = bytes[k].data + blocks;
     tiles[k].end = bytes[k].data + bytes[k].size;
     *checksum += TileChecksum(Isa::Checksum(bytes[k].data, bytes[k].size),
-                              unit.band * g.strips + unit.first_strip + k);
+                              FirstTile(g, unit) + k);
   }
   for (int b = 0; b < blocks; ++b) {
     const int64_t row = unit.band * kTileRows + b * kBlockRows;
     const bool inner = (row + kBlockRows) * g.row_length <= g.n;
     for (int k = 0; k < unit.strips; ++k) {
       const int64_t strip = unit.first_strip + k;
-      uint32_t keys[kBlockRows / 2];
-      BlockKeys<kRounding>(job.mixed_seed, unit.band * g.strips + strip, b,
-                           keys);
+      tiles[k].dither.first = b * kBlockRows;
       uint32_t present[kBlockRows];
       BlockPlace place;
       place.whole = inner && (strip + 1) * kLanes <= g.row_length;
@@ -317,7 +355,7 @@ bool DecodeTiles(const DecodeJob& job, const TileUnit& unit,
       typename Isa::Decoded block;
       const DecodedKind kind = ReadBlock<Isa>(&tiles[k], &block);
       if (kind == DecodedKind::kDamaged ||
-          !Sink::Block(job, kind, block, keys, place, &tiles[k])) {
+          !Sink::Block(job, kind, block, place, &tiles[k])) {
         return false;
       }
     }

@@ -8,6 +8,7 @@
 
 #include "custom_ops/cpu/codec_isa_portable.h"
 #include "custom_ops/cpu/codec_kernels.h"
+#include "custom_ops/cpu/codec_units.h"
 
 namespace comet {
 namespace {
@@ -19,6 +20,7 @@ constexpr uint32_t kAllPresent[kBlockRows] = {~0u, ~0u, ~0u, ~0u,
 template <class Isa>
 struct TileEncoder {
   typename Isa::Above above;
+  typename Isa::TileDither dither;
   uint8_t* header;
   uint8_t* payload;
 };
@@ -60,9 +62,26 @@ struct PlanesPlan {
   int bytes;
 };
 
+// The usual number of planes at most: for these no branch depends on how many
+// there are, which is hard to predict. The masks of absent planes are 0.
+constexpr int kFewPlanes = 4;
+
 template <class Isa>
 PlanesPlan PlanPlanes(const PlaneSet& set) {
   const int count = set.count;
+  if (count <= kFewPlanes) {
+    // More planes in full than there are is never shorter.
+    int suppressed = 0;
+    int best = INT32_MAX;
+    for (int full = kFewPlanes; full >= 0; --full) {
+      const uint32_t mask = set.mask[full];
+      suppressed += Isa::PopCount(mask) + MaskBytes<Isa>(mask);
+      const int bytes = kLanes * full + ((count - full + 1) >> 1) + suppressed;
+      const int ranked = bytes << 3 | full;
+      best = ranked < best ? ranked : best;
+    }
+    return {best & 7, best >> 3};
+  }
   PlanesPlan plan{count, kLanes * count};
   int suppressed = 0;  // bytes of the suppressed planes, flags aside
   for (int full = count - 1; full >= 0; --full) {
@@ -89,6 +108,16 @@ uint8_t* WriteSuppressed(const uint8_t (*plane)[kLanes], const uint32_t* mask,
 template <class Isa>
 uint8_t* WritePlanes(const PlaneSet& set, const PlanesPlan& plan,
                      uint8_t* out) {
+  if (set.count <= kFewPlanes) {
+    std::memcpy(out, set.plane, kLanes * kFewPlanes);
+    out += kLanes * plan.full;
+    out = Isa::WriteMasks(set.mask + plan.full, set.count - plan.full, out);
+    for (int k = 0; k < kFewPlanes; ++k) {
+      const int p = plan.full + k;
+      out = Isa::CompressBytes(set.plane[p], set.mask[p], out);
+    }
+    return out;
+  }
   if (set.count >= 8) *out++ = static_cast<uint8_t>(plan.full);
   std::memcpy(out, set.plane, static_cast<size_t>(kLanes) * plan.full);
   out += kLanes * plan.full;
@@ -137,11 +166,11 @@ void WriteRaw(const uint8_t* x, int64_t stride, int row_bytes_full,
 // zeros). Returns the number of nonzero elements.
 template <class Isa, DType kType, Rounding kRounding>
 int EncodeBlock(const uint8_t* x, int64_t stride, const Quantiser& q,
-                const uint32_t* keys, const uint32_t* present, bool uniform,
-                TileEncoder<Isa>* tile) {
+                const uint32_t* present, bool uniform, TileEncoder<Isa>* tile) {
   constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
   typename Isa::Codes block;
-  Isa::template Quantise<kType, kRounding>(x, stride, q, keys, uniform, &block);
+  Isa::template Quantise<kType, kRounding>(x, stride, q, tile->dither, uniform,
+                                           &block);
   const int nonzeros = block.nonzeros;
   int elements = 0;
   for (int r = 0; r < kBlockRows; ++r) elements += Isa::PopCount(present[r]);
@@ -251,16 +280,6 @@ bool DispatchTypes(DType dtype, Rounding rounding, Fn fn) {
   return nearest ? fn(kType, kNearest) : fn(kType, kDither);
 }
 
-// The dither keys of a block's row pairs.
-template <Rounding kRounding>
-void BlockKeys(uint64_t mixed_seed, int64_t tile, int block, uint32_t* keys) {
-  for (int p = 0; p < kBlockRows / 2; ++p) {
-    keys[p] = kRounding == Rounding::kDither
-                  ? DitherKey(mixed_seed, tile, block * kBlockRows / 2 + p)
-                  : 0;
-  }
-}
-
 // Asks for the rows of a block ahead of its turn; the hardware does not follow
 // 8 interleaved rows. Addresses past the tensor do no harm.
 template <class Isa, bool kWrite>
@@ -276,12 +295,17 @@ template <class Isa, DType kType, Rounding kRounding>
 void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
                  EncodedUnit* result) {
   constexpr int kBytes = kType == DType::kFloat32 ? 4 : 2;
+  constexpr bool kDither = kRounding == Rounding::kDither;
   const Geometry& g = job.geometry;
   const int blocks = BandBlocks(g, unit.band);
   const int64_t stride = g.row_length * kBytes;
   TileEncoder<Isa> tiles[kUnitStrips];
   for (int k = 0; k < unit.strips; ++k) {
     Isa::Reset(&tiles[k].above);
+    if constexpr (kDither) {
+      Isa::template StartDither<true>(job.mixed_seed, FirstTile(g, unit) + k,
+                                      blocks, &tiles[k].dither);
+    }
     tiles[k].header = workspace + k * kTileCapacity;
     tiles[k].payload = tiles[k].header + blocks;
   }
@@ -292,15 +316,13 @@ void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
     const bool inner = (row + kBlockRows) * g.row_length <= g.n;
     for (int k = 0; k < unit.strips; ++k) {
       const int64_t strip = unit.first_strip + k;
-      uint32_t keys[kBlockRows / 2];
-      BlockKeys<kRounding>(job.mixed_seed, unit.band * g.strips + strip, b,
-                           keys);
+      tiles[k].dither.first = b * kBlockRows;
       const uint8_t* x = job.x + (row * g.row_length + strip * kLanes) * kBytes;
       if (inner && (strip + 1) * kLanes <= g.row_length) {
         PrefetchBlock<Isa, false>(x + kBlockRows * stride, stride,
                                   kLanes * kBytes);
         result->nonzeros += EncodeBlock<Isa, kType, kRounding>(
-            x, stride, job.quantiser, keys, kAllPresent, true, &tiles[k]);
+            x, stride, job.quantiser, kAllPresent, true, &tiles[k]);
         continue;
       }
       uint32_t present[kBlockRows];
@@ -312,8 +334,7 @@ void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
                     static_cast<size_t>(kBytes) * Isa::PopCount(present[r]));
       }
       result->nonzeros += EncodeBlock<Isa, kType, kRounding>(
-          padded, kLanes * kBytes, job.quantiser, keys, present, uniform,
-          &tiles[k]);
+          padded, kLanes * kBytes, job.quantiser, present, uniform, &tiles[k]);
     }
   }
   result->checksum = 0;
@@ -322,8 +343,7 @@ void EncodeTiles(const EncodeJob& job, const TileUnit& unit, uint8_t* workspace,
     const int size = static_cast<int>(tiles[k].payload - bytes);
     result->sizes[k] = static_cast<uint16_t>(size);
     result->checksum +=
-        TileChecksum(Isa::Checksum(bytes, size),
-                     unit.band * g.strips + unit.first_strip + k);
+        TileChecksum(Isa::Checksum(bytes, size), FirstTile(g, unit) + k);
   }
 }
 

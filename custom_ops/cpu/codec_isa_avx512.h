@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block primitives of decoding for AVX-512, on top of those of encoding. Codes
-// that fit 16 bits have one register a row, here in lane order; others take the
-// portable path.
+// that fit 16 bits have one register a row, in packed order (`OrderTable`);
+// others take the portable path.
 #ifndef COMET_CPU_CODEC_ISA_AVX512_H_
 #define COMET_CPU_CODEC_ISA_AVX512_H_
 
@@ -13,7 +13,6 @@ namespace {
 struct Avx512Isa : Avx512Encode {
   using Avx512Encode::Reset;
 
-  // Codes in lane order.
   struct Decoded {
     alignas(64) int16_t row[kBlockRows][kLanes];
     BlockCodes wide;  // only where is_wide
@@ -46,7 +45,9 @@ struct Avx512Isa : Avx512Encode {
     block->is_wide = reach > INT16_MAX || (kDelta && above->is_wide);
     if (block->is_wide) {
       if (!above->is_wide) {
-        for (int k = 0; k < kLanes; ++k) above->wide.code[k] = above->row[k];
+        for (int k = 0; k < kLanes; ++k) {
+          above->wide.code[k] = above->row[PackedPosition(k)];
+        }
       }
       PortableIsa::CodesFromPlanes<kResidual>(set, bitmap, sign_plane,
                                               &above->wide, &block->wide);
@@ -72,9 +73,20 @@ struct Avx512Isa : Avx512Encode {
     above->is_wide = Length(magnitudes) > kPackedBits;
     if (above->is_wide) return;  // above->wide is the last row already
     for (int k = 0; k < kLanes; ++k) {
-      above->row[k] = static_cast<int16_t>(code[k]);
+      above->row[PackedPosition(k)] = static_cast<int16_t>(code[k]);
     }
     above->reach = 1 << kPackedBits;
+  }
+
+  // A plane in packed order, twice.
+  static __m512i PackedPlane(const uint8_t* plane) {
+    const __m512i order = _mm512_load_si512(kPackedOrder.lane_byte);
+    return _mm512_permutexvar_epi8(order,
+                                   _mm512_castsi256_si512(LoadPlane(plane)));
+  }
+
+  static __m256i PackedHalf(const uint8_t* plane) {
+    return Low(PackedPlane(plane));
   }
 
   // Row bits: low half row 2 pair, high half row 2 pair + 1.
@@ -96,7 +108,7 @@ struct Avx512Isa : Avx512Encode {
     const int first = kSparse ? 0 : 1;
     const int end = kSparse && sign_plane < set.count ? sign_plane : set.count;
     for (int p = first; p < end; ++p) {
-      const __m512i plane = _mm512_broadcast_i64x4(LoadPlane(set.plane[p]));
+      const __m512i plane = PackedPlane(set.plane[p]);
       const __m512i bit = _mm512_set1_epi8(static_cast<char>(1 << (p - first)));
 #pragma GCC unroll 4
       for (int j = 0; j < kBlockRows / 2; ++j) {
@@ -105,11 +117,9 @@ struct Avx512Isa : Avx512Encode {
       }
     }
     if constexpr (kSparse) {
-      const __m512i map = _mm512_broadcast_i64x4(LoadPlane(bitmap));
+      const __m512i map = PackedPlane(bitmap);
       const __m512i signs =
-          sign_plane < set.count
-              ? _mm512_broadcast_i64x4(LoadPlane(set.plane[sign_plane]))
-              : zero;
+          sign_plane < set.count ? PackedPlane(set.plane[sign_plane]) : zero;
       // Up to 8 magnitude bits: codes from q take 16 bits.
 #pragma GCC unroll 4
       for (int j = 0; j < kBlockRows / 2; ++j) {
@@ -124,8 +134,7 @@ struct Avx512Isa : Avx512Encode {
       Store(above->row, LoadRow16(block->row[kBlockRows - 1]));
       return;
     }
-    const __m512i signs =
-        set.count > 0 ? _mm512_broadcast_i64x4(LoadPlane(set.plane[0])) : zero;
+    const __m512i signs = set.count > 0 ? PackedPlane(set.plane[0]) : zero;
     const __m512i ones = _mm512_set1_epi8(-1);
     __m512i sum = FirstSum<kResidual>(*above);
 #pragma GCC unroll 4
@@ -196,50 +205,29 @@ struct Avx512Isa : Avx512Encode {
       __m512i value = _mm512_setzero_si512();
       for (int p = first; p < end; ++p) {
         const __mmask32 rows =
-            _mm256_test_epi8_mask(LoadPlane(set.plane[p]), row_bit);
+            _mm256_test_epi8_mask(PackedHalf(set.plane[p]), row_bit);
         value = _mm512_mask_add_epi16(
             value, rows, value,
             _mm512_set1_epi16(static_cast<short>(1 << (p - first))));
       }
       if constexpr (kSparse) {
         const __mmask32 present =
-            _mm256_test_epi8_mask(LoadPlane(bitmap), row_bit);
+            _mm256_test_epi8_mask(PackedHalf(bitmap), row_bit);
         const __mmask32 negative =
             sign_plane < set.count
-                ? _mm256_test_epi8_mask(LoadPlane(set.plane[sign_plane]),
+                ? _mm256_test_epi8_mask(PackedHalf(set.plane[sign_plane]),
                                         row_bit)
                 : 0;
         StoreSparse16(value, present, negative, block->row[r]);
       } else {
         const __mmask32 negative =
-            _mm256_test_epi8_mask(LoadPlane(set.plane[0]), row_bit);
+            _mm256_test_epi8_mask(PackedHalf(set.plane[0]), row_bit);
         value = _mm512_mask_sub_epi16(value, negative, _mm512_set1_epi16(-1),
                                       value);
         sum = NextRow<kResidual>(sum, value, block->row[r]);
       }
     }
     Store(above->row, LoadRow16(block->row[kBlockRows - 1]));
-  }
-
-  // Values of 16 codes; `f` is used by dither only.
-  template <Rounding kRounding>
-  static __m512 Restore16(__m512i code, __m512 step, __m512 f) {
-    const __mmask16 nonzero = _mm512_test_epi32_mask(code, code);
-    const __m512 half = _mm512_set1_ps(0.5f);
-    if constexpr (kRounding == Rounding::kDither) {
-      // s + 1 is c for positive codes, c + 1 for negative ones.
-      const __m512i i = _mm512_mask_add_epi32(code, _mm512_movepi32_mask(code),
-                                              code, _mm512_set1_epi32(1));
-      const __m512 level = _mm512_add_ps(_mm512_cvtepi32_ps(i), half);
-      return _mm512_maskz_mul_ps(nonzero, _mm512_sub_ps(level, f), step);
-    } else {
-      // s + 0.5 is c - copysign(0.5, c).
-      const __m512i signed_half = _mm512_ternarylogic_epi32(
-          code, _mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(half), 0xEA);
-      const __m512 level = _mm512_sub_ps(_mm512_cvtepi32_ps(code),
-                                         _mm512_castsi512_ps(signed_half));
-      return _mm512_maskz_mul_ps(nonzero, level, step);
-    }
   }
 
   template <DType kType, Rounding kRounding>
@@ -253,38 +241,35 @@ struct Avx512Isa : Avx512Encode {
   }
 
   template <DType kType, Rounding kRounding>
-  static void Restore(const Decoded& block, float step, const uint32_t* keys,
-                      int64_t stride, uint8_t* out) {
+  static void Restore(const Decoded& block, float step,
+                      const TileDither& dither, int64_t stride, uint8_t* out) {
     constexpr int kHalfRow = kType == DType::kFloat32 ? 64 : 32;
-    if (block.is_wide) {
-      PortableIsa::Restore<kType, kRounding>(block.wide, step, keys, stride,
-                                             out);
+    if (block.is_wide || !IsSureStep(step)) {
+      BlockCodes codes;
+      PortableIsa::Restore<kType, kRounding>(WideCodes(block, &codes), step,
+                                             dither, stride, out);
       return;
     }
-    const __m512 steps = _mm512_set1_ps(step);
-    [[maybe_unused]] __m512i hash_low, hash_high;
-    [[maybe_unused]] const __m512i lanes_low = HashLanes(0);
-    [[maybe_unused]] const __m512i lanes_high = HashLanes(16);
+    const Restorer<kRounding, false> restorer(
+        dither, step, _mm512_load_si512(kPackedOrder.lane));
 #pragma GCC unroll 8
     for (int r = 0; r < kBlockRows; ++r) {
-      __m512 f_low = _mm512_setzero_ps();
-      __m512 f_high = _mm512_setzero_ps();
-      if constexpr (kRounding == Rounding::kDither) {
-        if (r % 2 == 0) {
-          hash_low = DitherHash16(keys[r / 2], lanes_low);
-          hash_high = DitherHash16(keys[r / 2], lanes_high);
-        }
-        f_low = DitherOffset16(hash_low, r % 2 != 0);
-        f_high = DitherOffset16(hash_high, r % 2 != 0);
-      }
-      const __m512i low = _mm512_cvtepi16_epi32(LoadPlane16(block.row[r]));
-      const __m512i high =
-          _mm512_cvtepi16_epi32(LoadPlane16(block.row[r] + 16));
+      __m512 y[2];
+      restorer.Row(LoadRow16(block.row[r]), r, y);
       uint8_t* row = out + r * stride;
-      Store16<kType, kRounding>(Restore16<kRounding>(low, steps, f_low), row);
-      Store16<kType, kRounding>(Restore16<kRounding>(high, steps, f_high),
-                                row + kHalfRow);
+      Store16<kType, kRounding>(y[0], row);
+      Store16<kType, kRounding>(y[1], row + kHalfRow);
     }
+  }
+
+  static const BlockCodes& WideCodes(const Decoded& block, BlockCodes* codes) {
+    if (block.is_wide) return block.wide;
+    for (int r = 0; r < kBlockRows; ++r) {
+      for (int k = 0; k < kLanes; ++k) {
+        codes->code[r][k] = block.row[r][PackedPosition(k)];
+      }
+    }
+    return *codes;
   }
 
   template <Rounding kRounding>
@@ -293,8 +278,10 @@ struct Avx512Isa : Avx512Encode {
       PortableIsa::PositiveLanes<kRounding>(block.wide, positive);
       return;
     }
+    const __m512i lane_order = _mm512_load_si512(kPackedOrder.position);
     for (int r = 0; r < kBlockRows; ++r) {
-      const __m512i code = LoadRow16(block.row[r]);
+      const __m512i code =
+          _mm512_permutexvar_epi16(lane_order, LoadRow16(block.row[r]));
       positive[r] = kRounding == Rounding::kDither
                         ? _mm512_test_epi16_mask(code, code)
                         : _mm512_cmpgt_epi16_mask(code, _mm512_setzero_si512());

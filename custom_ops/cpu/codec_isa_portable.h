@@ -91,6 +91,9 @@ struct PortableIsa {
     return out;
   }
 
+  // Whether ExpandBytes takes full planes as well as copying them does.
+  static constexpr bool kFastExpand = false;
+
   // Inverse of CompressBytes, other bytes 0; may read 32 bytes.
   static void ExpandBytes(const uint8_t* in, uint32_t mask, uint8_t* bytes) {
     std::memset(bytes, 0, kLanes);
@@ -126,29 +129,68 @@ struct PortableIsa {
     std::memcpy(out, narrow, sizeof narrow);
   }
 
-  // Quantises 8 rows of 32 lanes, `stride` bytes apart. keys: of the dither
-  // hash, one for each row pair; the flag tells whether all rows have the same
-  // lanes inside the tensor.
+  // The keys of a tile's dither.
+  struct TileDither {
+    alignas(64) uint16_t lane[kLanes];
+    alignas(64) uint64_t pair[kTileRows / 2];  // of rows
+    int first;                                 // row of the block at hand
+
+    uint32_t RowKey(int row) const {
+      const int k = first + row;
+      return static_cast<uint32_t>(pair[k / 2] >> (k % 2 * 32));
+    }
+  };
+
+  // kEncode: whether for Quantise or for Restore.
+  template <bool kEncode>
+  static void StartDither(uint64_t mixed_seed, int64_t tile, int blocks,
+                          TileDither* dither) {
+    for (int k = 0; k < kLanes; k += 4) {
+      const uint64_t keys = DitherLaneKeys(mixed_seed, tile, k / 4);
+      for (int j = 0; j < 4; ++j) {
+        const auto key = static_cast<uint32_t>(keys >> (16 * j));
+        dither->lane[k + j] = static_cast<uint16_t>(DitherLane(key, k + j));
+      }
+    }
+    for (int p = 0; p < blocks * kBlockRows / 2; ++p) {
+      dither->pair[p] = DitherRowKeys(mixed_seed, tile, p);
+    }
+  }
+
+  // Quantises 8 rows of 32 lanes, `stride` bytes apart. The flag tells whether
+  // all rows have the same lanes inside the tensor.
   template <DType kType, Rounding kRounding>
   static void Quantise(const uint8_t* x, int64_t stride, const Quantiser& q,
-                       const uint32_t* keys, bool, Codes* block) {
+                       const TileDither& dither, bool, Codes* block) {
+    if (kType == DType::kFloat32 && IsSureStep(q.step)) {
+      QuantiseRows<kType, kRounding, false>(x, stride, q, dither, block);
+      if (Length(block->magnitudes) <= kSurelyAcceptedBits) return;
+    }
+    QuantiseRows<kType, kRounding, true>(x, stride, q, dither, block);
+  }
+
+  template <DType kType, Rounding kRounding, bool kCheck>
+  static void QuantiseRows(const uint8_t* x, int64_t stride, const Quantiser& q,
+                           const TileDither& dither, Codes* block) {
     uint32_t magnitudes = 0;
     int nonzeros = 0;
     int32_t negative = 0;
     int32_t rejected = 0;
     for (int r = 0; r < kBlockRows; ++r) {
       alignas(64) float row[kLanes];
-      alignas(64) float offset[kLanes] = {};
+      alignas(64) int32_t offset[kLanes] = {};
       LoadRow<kType>(x + r * stride, row);
       if (kRounding == Rounding::kDither) {
+        const uint32_t key = dither.RowKey(r);
         for (int k = 0; k < kLanes; ++k) {
-          offset[k] = DitherOffset(DitherHash(keys[r / 2], k), r % 2 != 0);
+          offset[k] = DitherOffset(key, dither.lane[k]);
         }
       }
       int32_t* code = block->code[r];
       for (int k = 0; k < kLanes; ++k) {
-        code[k] =
-            QuantiseInto<kType, kRounding>(row[k], offset[k], q, &rejected);
+        code[k] = kCheck ? QuantiseInto<kType, kRounding>(row[k], offset[k], q,
+                                                          &rejected)
+                         : QuantiseUnchecked<kRounding>(row[k], offset[k], q);
       }
       for (int k = 0; k < kLanes; ++k) {
         const int32_t s = StepFromCode(code[k]);
@@ -227,6 +269,7 @@ struct PortableIsa {
       for (int k = 0; k < kLanes; ++k) all |= values[r][k];
     }
     set->count = Length(all);
+    for (int p = 0; p < 8; ++p) set->mask[p] = 0;
     for (int first = 0; first < set->count; first += 8) {
       alignas(64) uint8_t bytes[kBlockRows][kLanes];
       for (int r = 0; r < kBlockRows; ++r) {
@@ -261,23 +304,42 @@ struct PortableIsa {
   template <Residual kResidual>
   static void CodesFromPlanes(const PlaneSet& set, const uint8_t* bitmap,
                               int sign_plane, Above* above, Codes* block) {
+    alignas(64) uint8_t bytes[kBlockRows][kLanes];
+    if (set.count <= 8) {
+      BytesFromPlanes(set, 0, bytes);
+      CodesFromValues<kResidual>(bytes, bitmap, sign_plane, above, block);
+      return;
+    }
     alignas(64) uint32_t values[kBlockRows][kLanes] = {};
     for (int first = 0; first < set.count; first += 8) {
-      alignas(64) uint8_t planes[kBlockRows][kLanes] = {};
-      const int count = set.count - first < 8 ? set.count - first : 8;
-      std::memcpy(planes, set.plane[first],
-                  static_cast<size_t>(kLanes) * count);
-      alignas(64) uint8_t bytes[kBlockRows][kLanes];
-      TransposeBits(planes, bytes);
+      BytesFromPlanes(set, first, bytes);
       for (int r = 0; r < kBlockRows; ++r) {
         for (int k = 0; k < kLanes; ++k) {
           values[r][k] |= static_cast<uint32_t>(bytes[r][k]) << first;
         }
       }
     }
+    CodesFromValues<kResidual>(values, bitmap, sign_plane, above, block);
+  }
+
+  // Bits first..first+7 of the values.
+  static void BytesFromPlanes(const PlaneSet& set, int first,
+                              uint8_t (*bytes)[kLanes]) {
+    alignas(64) uint8_t planes[kBlockRows][kLanes] = {};
+    const int count = set.count - first < 8 ? set.count - first : 8;
+    std::memcpy(planes, set.plane[first], static_cast<size_t>(kLanes) * count);
+    TransposeBits(planes, bytes);
+  }
+
+  // Value: uint8_t or uint32_t.
+  template <Residual kResidual, class Value>
+  static void CodesFromValues(const Value (*values)[kLanes],
+                              const uint8_t* bitmap, int sign_plane,
+                              Above* above, Codes* block) {
     auto* code = block->code;
     for (int r = 0; r < kBlockRows; ++r) {
-      const uint32_t* value = values[r];
+      alignas(64) uint32_t value[kLanes];
+      for (int k = 0; k < kLanes; ++k) value[k] = values[r][k];
       const int32_t* before = r == 0 ? above->code : code[r - 1];
       for (int k = 0; k < kLanes; ++k) {
         int32_t c;
@@ -302,17 +364,17 @@ struct PortableIsa {
 
   // Restores 8 rows of 32 lanes from their codes.
   template <DType kType, Rounding kRounding>
-  static void Restore(const Codes& block, float step, const uint32_t* keys,
+  static void Restore(const Codes& block, float step, const TileDither& dither,
                       int64_t stride, uint8_t* out) {
     for (int r = 0; r < kBlockRows; ++r) {
       alignas(64) float row[kLanes];
       for (int k = 0; k < kLanes; ++k) {
-        float f = 0.0f;
+        int32_t u = 0;
         if (kRounding == Rounding::kDither) {
-          f = DitherOffset(DitherHash(keys[r / 2], k), r % 2 != 0);
+          u = DitherOffset(dither.RowKey(r), dither.lane[k]);
         }
         const int32_t c = block.code[r][k];
-        const float y = RestoreStep(StepFromCode(c), step, f, kRounding);
+        const float y = RestoreStep(StepFromCode(c), step, u, kRounding);
         row[k] = c == 0 ? 0.0f : y;
       }
       StoreRow<kType>(row, kRounding, out + r * stride);

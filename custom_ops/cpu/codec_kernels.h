@@ -14,7 +14,7 @@ namespace comet {
 
 constexpr int kUnitStrips = 8;
 // Room for one tile and for vector stores that run past its end.
-constexpr int kTileCapacity = kMaxTileBytes + 112;
+constexpr int kTileCapacity = kMaxTileBytes + 176;
 
 struct TileUnit {
   int64_t band;

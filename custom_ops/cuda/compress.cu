@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int r = 0; r < kBlockRows; ++r) elements[r] = next[r];
     // In flight while this block is measured.
     if (block + 1 < column.blocks) LoadBlock(x, column, block + 1, next);
-    float offsets[kBlockRows] = {};
+    int32_t offsets[kBlockRows] = {};
     if (kRounding == Rounding::kDither) keys.Offsets(block, offsets);
     const LaneCodes codes = QuantiseBlock<kType, kRounding, true>(
         elements, column.Present(block), offsets, quantiser, quick);
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
       WriteRaw<kType>(elements, column.Present(block), lane, &stage);
       above = 0;
     } else {
-      float dither[kBlockRows] = {};
+      int32_t dither[kBlockRows] = {};
       if (kRounding == Rounding::kDither) keys.Offsets(block, dither);
       const LaneCodes codes = QuantiseBlock<kType, kRounding, false>(
           elements, column.Present(block), dither, quantiser, quick);

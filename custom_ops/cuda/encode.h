@@ -46,7 +46,7 @@ struct LaneCodes {
 template <DType kType, Rounding kRounding>
 __device__ __noinline__ LaneCodes
 QuantiseExactly(const Storage<kType> elements[kBlockRows], uint32_t present,
-                const float offsets[kBlockRows], const Quantiser& quantiser) {
+                const int32_t offsets[kBlockRows], const Quantiser& quantiser) {
   LaneCodes lane(present);
 #pragma unroll
   for (int r = 0; r < kBlockRows; ++r) {
@@ -65,7 +65,7 @@ QuantiseExactly(const Storage<kType> elements[kBlockRows], uint32_t present,
 template <DType kType, Rounding kRounding, bool kVerify>
 __device__ inline LaneCodes QuantiseBlock(
     const Storage<kType> elements[kBlockRows], uint32_t present,
-    const float offsets[kBlockRows], const Quantiser& quantiser, bool quick) {
+    const int32_t offsets[kBlockRows], const Quantiser& quantiser, bool quick) {
   if (QuickQuantiser<kType, kRounding>::kExists && quick) {
     LaneCodes lane(present);
 #pragma unroll

@@ -49,7 +49,7 @@ struct QuickQuantiser {
   static constexpr bool kExists = false;
   __device__ static bool Suits(const Quantiser&) { return false; }
   template <bool kVerify>
-  __device__ static QuickCode Quantise(float, float, const Quantiser&) {
+  __device__ static QuickCode Quantise(float, int32_t, const Quantiser&) {
     return {};
   }
 };
@@ -67,7 +67,7 @@ struct QuickQuantiser<kType, Rounding::kNearest> {
   }
 
   template <bool kVerify>
-  __device__ static QuickCode Quantise(float x, float, const Quantiser& q) {
+  __device__ static QuickCode Quantise(float x, int32_t, const Quantiser& q) {
     constexpr float kUnit = 8388608.0f;  // 2^23
     const float magnitude = fabsf(x);
     const float sum = __fadd_rz(magnitude * q.inv, kUnit);
@@ -92,31 +92,46 @@ template <>
 struct QuickQuantiser<DType::kFloat32, Rounding::kDither> {
   static constexpr bool kExists = true;
 
-  // Levels lie at odd multiples of step / 2^17 from zero.
+  // Levels lie at odd multiples of step / 2^16 from zero.
   __device__ static bool Suits(const Quantiser& q) {
     constexpr float kLeast = 1.5407439555097887e-33f;  // 2^-109
     return q.step >= kLeast;
   }
 
   template <bool kVerify>
-  __device__ static QuickCode Quantise(float x, float f, const Quantiser& q) {
+  __device__ static QuickCode Quantise(float x, int32_t u, const Quantiser& q) {
     constexpr float kUnit = 12582912.0f;  // 1.5 * 2^23
     constexpr int32_t kMost = kMagnitudeLimit - 4;
-    const float sum = __fadd_rd(x * q.inv + f, kUnit);
-    const auto i = static_cast<int32_t>(FloatBits(sum) - FloatBits(kUnit));
+    // As DitheredStep(), but the whole part is the nearest integer.
+    const float t = x * q.inv;
+    const float sum = t + kUnit;
+    const int32_t whole = UnitsOf(sum);
+    const float part = (t - (sum - kUnit)) * 65536.0f;
+    const int32_t s = whole + ((UnitsOf(part + kUnit) + u) >> 16);
     QuickCode result;
-    result.accepted = static_cast<uint32_t>(WrapAdd(i, kMost)) <
+    result.accepted = static_cast<uint32_t>(WrapAdd(whole, kMost)) <
                       2u * static_cast<uint32_t>(kMost);
     if (kVerify) {
-      // (i + 1/2) - f: the first sum is exact.
-      const float y = ((sum - (kUnit - 0.5f)) - f) * q.step;
+      // As RestoreStep(), converting by bits.
+      const float level =
+          FloatFromBits(FloatBits(kUnit) + static_cast<uint32_t>(s)) - kUnit;
+      constexpr float kPlain = 8388608.0f;  // 2^23
+      const float shift =
+          (kPlain + 32768.0f) -
+          FloatFromBits(FloatBits(kPlain) | static_cast<uint32_t>(u));
+      const float y = (level + shift * (1.0f / 65536.0f)) * q.step;
       result.accepted &= fabsf(x - y) < q.error_bound;
     }
-    const int32_t s = WrapSub(i, 1);
     result.code = CodeFromStep(s);
     result.magnitude = static_cast<uint32_t>(s ^ s >> 31);
     result.zero = IsQuickZero(x);
     return result;
+  }
+
+ private:
+  // The integer that was added to 1.5 * 2^23.
+  __device__ static int32_t UnitsOf(float sum) {
+    return static_cast<int32_t>(FloatBits(sum) - FloatBits(12582912.0f));
   }
 };
 

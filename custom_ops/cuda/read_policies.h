@@ -33,11 +33,11 @@ class RestoreValues {
                         const LaneValues& lane) {
     Storage<kType> elements[kBlockRows];
     if (dither_) {
-      float offsets[kBlockRows];
+      int32_t offsets[kBlockRows];
       keys_.Offsets(block, offsets);
       Restore<Rounding::kDither>(lane, offsets, elements);
     } else {
-      constexpr float kNone[kBlockRows] = {};
+      constexpr int32_t kNone[kBlockRows] = {};
       Restore<Rounding::kNearest>(lane, kNone, elements);
     }
     StoreBlock(out_, column, block, elements);
@@ -51,7 +51,7 @@ class RestoreValues {
  private:
   template <Rounding kRounding>
   __device__ void Restore(const LaneValues& lane,
-                          const float offsets[kBlockRows],
+                          const int32_t offsets[kBlockRows],
                           Storage<kType> elements[kBlockRows]) const {
     if (lane.steps) {
 #pragma unroll

@@ -114,31 +114,36 @@ __device__ inline void StoreBlock(T* out, const Column& column, int block,
   }
 }
 
-// The dither offsets of a tile. Each lane keeps the keys of two row pairs.
+// The dither of a tile. Each lane keeps its own key and those of four rows.
 class DitherKeys {
  public:
   __device__ DitherKeys(uint64_t mixed_seed, int64_t tile, int lane)
-      : lane_(lane),
-        low_(DitherKey(mixed_seed, tile, lane)),
-        high_(DitherKey(mixed_seed, tile, lane + kLanes)) {}
+      : own_(DitherLane(
+            static_cast<uint32_t>(DitherLaneKeys(mixed_seed, tile, lane / 4) >>
+                                  (lane % 4 * 16)),
+            lane)),
+        low_(DitherRowKeys(mixed_seed, tile, lane)),
+        high_(DitherRowKeys(mixed_seed, tile, lane + kLanes)) {}
 
   // The lane's offsets of the 8 rows of a block. All lanes call it together.
-  __device__ void Offsets(int block, float offsets[kBlockRows]) const {
+  __device__ void Offsets(int block, int32_t offsets[kBlockRows]) const {
 #pragma unroll
     for (int half = 0; half < kBlockRows / 2; ++half) {
       const int pair = block * (kBlockRows / 2) + half;
-      const uint32_t key =
-          __shfl_sync(kAllLanes, pair < kLanes ? low_ : high_, pair % kLanes);
-      const uint32_t hash = DitherHash(key, static_cast<uint32_t>(lane_));
-      offsets[2 * half] = DitherOffset(hash, false);
-      offsets[2 * half + 1] = DitherOffset(hash, true);
+      const uint64_t keys = pair < kLanes ? low_ : high_;
+      const uint32_t even =
+          __shfl_sync(kAllLanes, static_cast<uint32_t>(keys), pair % kLanes);
+      const uint32_t odd = __shfl_sync(
+          kAllLanes, static_cast<uint32_t>(keys >> 32), pair % kLanes);
+      offsets[2 * half] = DitherOffset(even, own_);
+      offsets[2 * half + 1] = DitherOffset(odd, own_);
     }
   }
 
  private:
-  int lane_;
-  uint32_t low_;
-  uint32_t high_;
+  uint32_t own_;
+  uint64_t low_;
+  uint64_t high_;
 };
 
 }  // namespace cuda

@@ -31,14 +31,14 @@ struct Counts {
 
 // Checks one element alone, as a block would take it.
 template <DType kType, Rounding kRounding>
-void CheckElement(float x, float f, const Quantiser& q, Counts* counts) {
-  const QuantisedElement e = QuantiseElement<kType, kRounding>(x, f, q);
+void CheckElement(float x, int32_t u, const Quantiser& q, Counts* counts) {
+  const QuantisedElement e = QuantiseElement<kType, kRounding>(x, u, q);
   const bool finite = (FloatBits(x) & 0x7F800000u) != 0x7F800000u;
   if (!e.accepted) return;
   COMET_CHECK(finite);
   COMET_CHECK((e.code == 0) == IsExactZero(x));
   if (e.code == 0) return;
-  float y = RestoreStep(StepFromCode(e.code), q.step, f, kRounding);
+  float y = RestoreStep(StepFromCode(e.code), q.step, u, kRounding);
   if (kType != DType::kFloat32) {
     y = WidenElement<kType>(NarrowElement<kType>(y, kRounding));
   }
@@ -65,9 +65,9 @@ void CheckHalfPatterns(float bound) {
     const float value = WidenElement<kType>(x[bits]);
     const int draws = kRounding == Rounding::kDither ? 3 : 1;
     for (int k = 0; k < draws; ++k) {
-      const float f = DitherOffset(static_cast<uint32_t>(random()), false);
+      const int32_t u = DitherOffset(static_cast<uint32_t>(random()), 1);
       const int64_t before = counts.accepted;
-      CheckElement<kType, kRounding>(value, f, q, &counts);
+      CheckElement<kType, kRounding>(value, u, q, &counts);
       if (kRounding == Rounding::kNearest && !IsExactZero(value) &&
           ShouldAccept(value, bound) && std::abs(value) > 1e-6f) {
         COMET_CHECK(counts.accepted > before);
@@ -123,9 +123,9 @@ void CheckFloats(float bound) {
   }
   Counts counts;
   for (const float value : x) {
-    const float f = DitherOffset(static_cast<uint32_t>(random()), false);
+    const int32_t u = DitherOffset(static_cast<uint32_t>(random()), 1);
     const int64_t before = counts.accepted;
-    CheckElement<kType, kRounding>(value, f, q, &counts);
+    CheckElement<kType, kRounding>(value, u, q, &counts);
     if (!IsExactZero(value) && ShouldAccept(value, bound)) {
       COMET_CHECK(counts.accepted > before);
     }

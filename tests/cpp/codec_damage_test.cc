@@ -131,10 +131,11 @@ void CheckExpectations(const Sample& sample) {
       !Decodes(s.data(), s.size(), sample.options.dtype, n + 1, &message));
   COMET_CHECK(message.find(std::to_string(n)) != std::string::npos);
   std::vector<uint8_t> newer = s;
-  newer[4] = 2;
+  newer[4] = kFormatVersion + 1;
   COMET_CHECK(
       !Decodes(newer.data(), newer.size(), sample.options.dtype, n, &message));
-  COMET_CHECK(message.find("version 2") != std::string::npos);
+  COMET_CHECK(message.find("version " + std::to_string(newer[4])) !=
+              std::string::npos);
 }
 
 }  // namespace

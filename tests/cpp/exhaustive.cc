@@ -65,15 +65,12 @@ void CheckPart(int64_t part, const Quantiser& q, Tally* tally) {
   // Each element alone.
   int64_t alone = 0;
   for (uint32_t k = 0; k < kPart; ++k) {
-    const float f =
-        kRounding == Rounding::kDither
-            ? DitherOffset(DitherHash(static_cast<uint32_t>(part), k), false)
-            : 0.0f;
+    const int32_t u = DitherOffset(static_cast<uint32_t>(Mix(part)), 2 * k + 1);
     int32_t rejected = 0;
-    const int32_t code = QuantiseInto<kType, kRounding>(x[k], f, q, &rejected);
+    const int32_t code = QuantiseInto<kType, kRounding>(x[k], u, q, &rejected);
     const float restored =
         code == 0 ? 0.0f
-                  : RestoreStep(StepFromCode(code), q.step, f, kRounding);
+                  : RestoreStep(StepFromCode(code), q.step, u, kRounding);
     y[k] = rejected != 0 ? x[k] : restored;
     alone += (rejected | (code == 0 ? 1 : 0)) == 0;
   }
