@@ -10,7 +10,9 @@ python examples/benchmark_codec.py --file=x.npz --plot=codec.png --json=out.json
 Speeds are of float32 bytes. Every repetition times a memcpy, an encode and a
 decode one after the other, on buffers that rotate so that none is still in
 the cache; the ratio to memcpy is the median over the repetitions. Small tensors
-are repeated along the batch to the size that a batch has in training.
+are repeated along the batch to the size that a batch has in training, each time
+shifted, or the processor would learn the branches of the repetitions by heart
+(which nearest rounding gains by, and dither cannot).
 """
 
 import ctypes
@@ -97,9 +99,10 @@ def memcpy(to: np.ndarray, source: np.ndarray) -> None:
 
 
 def batch_of(x: np.ndarray, megabytes: int) -> np.ndarray:
-    """Repeats a tensor along its first dimension to a size."""
-    times = -(-megabytes * 2**20 // x.nbytes)
-    return np.concatenate([x] * times) if times > 1 else x
+    """Repeats a tensor along its first dimension to a size, shifted."""
+    times = max(1, -(-megabytes * 2**20 // x.nbytes))
+    axis = max(0, x.ndim - 2)  # along the width, if it is an image
+    return np.concatenate([np.roll(x, 5 * k, axis) for k in range(times)])
 
 
 def measure(
