@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "custom_ops/codec/stream.h"
 #include "custom_ops/cpu/codec_chunks.h"
 #include "custom_ops/cpu/codec_ieee.h"
 #include "custom_ops/cpu/codec_kernels.h"
@@ -195,45 +194,6 @@ Status ValueRange(DType dtype, const void* x, int64_t n,
   return Status();
 }
 
-float RelativeBound(float fraction, float range) {
-  const double bound =
-      static_cast<double>(fraction) * static_cast<double>(range);
-  // Also takes a NaN fraction to a NaN bound, which Encode refuses.
-  if (bound < kSmallestNormal) return kSmallestNormal;
-  if (bound > std::numeric_limits<float>::max()) {
-    return std::numeric_limits<float>::max();
-  }
-  // Rounded down: the bound must not pass the fraction.
-  const float rounded = static_cast<float>(bound);
-  return static_cast<double>(rounded) > bound
-             ? FloatFromBits(FloatBits(rounded) - 1)
-             : rounded;
-}
-
-int64_t RowLength(const int64_t* dims, int rank) {
-  constexpr int64_t kMinRows = 32;
-  int64_t n = 1;
-  for (int k = 0; k < rank; ++k) n *= dims[k];
-  if (rank == 0 || n == 0) return kLanes;
-  // Lanes in use, in percent; a multiple of 32 has 100.
-  const auto use = [](int64_t length) {
-    return 100 * length / (kLanes * ((length + kLanes - 1) / kLanes));
-  };
-  int64_t best = 0;
-  int64_t length = 1;
-  for (int k = rank - 1; k >= 0; --k) {
-    length *= dims[k];
-    if (n / length < kMinRows) break;
-    if (best == 0 || use(length) > use(best)) best = length;
-    if (length >= kLanes && use(best) >= 85) return best;
-  }
-  const int64_t unit = dims[rank - 1];
-  for (int64_t m = 2; m <= kLanes && n / (m * unit) >= kMinRows; ++m) {
-    if (m * unit >= kLanes / 2 && use(m * unit) >= 85) return m * unit;
-  }
-  return kLanes;
-}
-
 struct Compressor::State {
   EncodeJob job;
   StreamHeader header;
@@ -376,26 +336,11 @@ void Compressor::Write(uint8_t* stream, const ParallelFor& parallel_for) {
                });
 }
 
-int64_t MaxStreamBytes(DType dtype, int64_t n, int64_t row_length) {
-  const Geometry g = MakeGeometry(n, row_length);
-  return TilesStart(g.tiles) + kTileBlocks * g.tiles + n * ElementBytes(dtype) +
-         kPaddingBytes;
-}
-
 Status ReadStreamInfo(const uint8_t* stream, int64_t bytes, StreamInfo* info) {
   OpenStream open;
   const Status status = Open(stream, bytes, &open);
   if (!status.ok) return status;
-  const StreamHeader& header = open.header;
-  info->dtype = header.dtype;
-  info->rounding = header.rounding;
-  info->n = header.n;
-  info->row_length = header.row_length;
-  info->error_bound = header.error_bound;
-  info->step = header.step;
-  info->seed = header.seed;
-  info->nonzeros = header.nonzeros;
-  info->bytes = header.bytes;
+  *info = open.header;
   return status;
 }
 

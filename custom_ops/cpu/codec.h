@@ -11,6 +11,7 @@
 
 #include "custom_ops/codec/format.h"
 #include "custom_ops/codec/status.h"
+#include "custom_ops/codec/stream.h"
 
 namespace comet {
 
@@ -68,17 +69,7 @@ class Compressor {
 // No stream of such a tensor is longer.
 int64_t MaxStreamBytes(DType dtype, int64_t n, int64_t row_length);
 
-struct StreamInfo {
-  DType dtype = DType::kFloat32;
-  Rounding rounding = Rounding::kNearest;
-  int64_t n = 0;
-  int64_t row_length = 0;
-  float error_bound = 0.0f;
-  float step = 0.0f;
-  uint64_t seed = 0;
-  int64_t nonzeros = 0;
-  int64_t bytes = 0;
-};
+using StreamInfo = StreamHeader;
 
 // Reads and validates the header and the tables.
 Status ReadStreamInfo(const uint8_t* stream, int64_t bytes, StreamInfo* info);

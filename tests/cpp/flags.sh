@@ -7,7 +7,7 @@ common=(-std=c++17 -I. -fPIC -fvisibility=hidden -Wall -Wextra -Werror
 compile_codec() {
   local out=$1 source name
   shift
-  for source in codec codec_kernels_portable codec_kernels_avx2 \
+  for source in codec codec_parameters codec_kernels_portable codec_kernels_avx2 \
     codec_kernels_avx512 c_api; do
     local isa=()
     if [ "$(uname -m)" = x86_64 ]; then

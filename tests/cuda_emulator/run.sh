@@ -30,6 +30,7 @@ compile() {
 
 # The reference, which has sanitized tests of its own.
 compile custom_ops/cpu/codec.cc -O2
+compile custom_ops/cpu/codec_parameters.cc -O2
 compile custom_ops/cpu/codec_kernels_portable.cc -O2
 compile tests/cuda_emulator/portable_only.cc -O2
 for source in channels mask pooling reduce; do
