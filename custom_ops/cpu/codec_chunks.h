@@ -14,6 +14,9 @@
 
 namespace comet {
 
+// Blocks this small come from malloc in TensorFlow's CPU allocator. Larger ones
+// would leave holes of their size in its pool, which a later stream then fills
+// badly (measured: a third more bytes in use at the end of a forward pass).
 // A unit of incompressible tiles takes a little more, and gets it.
 constexpr size_t kMaxChunkBytes = size_t{1} << 17;
 constexpr size_t kMinChunkBytes = size_t{1} << 12;
