@@ -5,6 +5,8 @@ import os
 
 # Before TensorFlow is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The allocator that counts every block, whichever tests run.
+os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
 
 import keras
 import pytest
