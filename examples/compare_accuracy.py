@@ -164,6 +164,19 @@ def variant_name(run: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def curve_and_point(run: dict[str, Any]) -> tuple[str, str]:
+    """Names the curve that a variant is drawn on, and its point there."""
+    if run["method"] == "plain" or run["codec"] == "lossless":
+        return variant_name(run), ""
+    curve = run["rounding"] or "default rounding"
+    if run.get("zeros", "exact") != "exact":
+        curve += ", zeros by rounding"
+    if run["error_bound"] is not None:
+        return f"fixed bound, {curve}", f"{run['error_bound']:g}"
+    values = (run["gradient_error"], run["activation_bound"])
+    return curve, ", ".join(f"{v:g}" for v in values if v is not None)
+
+
 @dataclasses.dataclass(frozen=True)
 class Group:
     """All seeds of one model and variant, against the plain runs.
@@ -171,6 +184,8 @@ class Group:
     Attributes:
         label: Model and data set.
         variant: Name of the variant.
+        curve: Name of the curve it is drawn on.
+        point: What it is called there.
         accuracies: Validation accuracies, one a seed.
         ratio: Mean compression ratio, `None` for plain training.
         difference: Mean of accuracy less plain accuracy, seed by seed;
@@ -180,6 +195,8 @@ class Group:
 
     label: str
     variant: str
+    curve: str
+    point: str
     accuracies: list[float]
     ratio: float | None
     difference: float | None
@@ -221,6 +238,7 @@ def groups(runs: Iterable[dict[str, Any]]) -> list[Group]:
                 Group(
                     label,
                     variant,
+                    *curve_and_point(next(iter(by_seed.values()))),
                     accuracies,
                     statistics.fmean(ratios) if ratios else None,
                     statistics.fmean(paired) if paired else None,
@@ -265,39 +283,54 @@ def draw(found: list[Group], path: pathlib.Path) -> None:
     """Draws accuracy against compression ratio, one panel a model."""
     labels = list(dict.fromkeys(group.label for group in found))
     figure, panels = pyplot.subplots(
-        1, len(labels), figsize=(4.5 * len(labels), 4), squeeze=False
+        1, len(labels), figsize=(5 * len(labels), 5), squeeze=False
     )
     for panel, label in zip(panels[0], labels, strict=True):
+        curves: dict[str, list[Group]] = {}
         for group in found:
-            if group.label != label:
-                continue
-            mean = statistics.fmean(group.accuracies)
-            spread = (
-                statistics.stdev(group.accuracies)
-                if len(group.accuracies) > 1
-                else 0.0
+            if group.label == label:
+                curves.setdefault(group.curve, []).append(group)
+        for plain in curves.pop("plain", []):
+            mean = statistics.fmean(plain.accuracies)
+            error = _standard_error(plain)
+            panel.axhspan(mean - error, mean + error, color="black", alpha=0.1)
+            panel.axhline(mean, color="black", label="plain")
+        for curve, points in curves.items():
+            points.sort(key=lambda group: group.ratio or 1.0)
+            ratios = [group.ratio or 1.0 for group in points]
+            means = [statistics.fmean(group.accuracies) for group in points]
+            panel.errorbar(
+                ratios,
+                means,
+                [_standard_error(group) for group in points],
+                marker="o",
+                capsize=3,
+                label=curve,
             )
-            if group.variant == "plain":
-                panel.axhspan(
-                    mean - spread, mean + spread, color="black", alpha=0.1
-                )
-                panel.axhline(mean, color="black", label="plain")
-            elif group.ratio:
-                panel.errorbar(
-                    group.ratio,
-                    mean,
-                    spread,
-                    marker="o",
-                    capsize=3,
-                    label=group.variant,
+            for ratio, mean, group in zip(ratios, means, points, strict=True):
+                panel.annotate(
+                    group.point,
+                    (ratio, mean),
+                    xytext=(4, 4),
+                    textcoords="offset points",
+                    fontsize=7,
                 )
         panel.set_title(label, fontsize=9)
         panel.set_xlabel("compression ratio of the activations")
-        panel.set_ylabel("validation accuracy")
-        panel.legend(fontsize=7)
+        panel.set_ylabel("validation accuracy, mean ± standard error")
+        panel.legend(
+            fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2
+        )
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _standard_error(group: Group) -> float:
+    count = len(group.accuracies)
+    if count < 2:
+        return 0.0
+    return statistics.stdev(group.accuracies) / math.sqrt(count)
 
 
 def main(argv: list[str]) -> None:

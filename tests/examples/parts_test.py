@@ -220,6 +220,22 @@ def test_variants_are_told_apart():
     assert len(names) == 7
 
 
+def test_variants_are_drawn_on_curves():
+    def drawn(**changes):
+        return compare_accuracy.curve_and_point(
+            _runs("comet", [1.0], **changes)[0]
+        )
+
+    assert drawn() == ("default rounding", "")
+    assert drawn(rounding="dither", gradient_error=0.1) == ("dither", "0.1")
+    assert drawn(rounding="nearest", zeros="rounded", gradient_error=0.3) == (
+        "nearest, zeros by rounding",
+        "0.3",
+    )
+    assert drawn(error_bound=0.05)[1] == "0.05"
+    assert drawn(codec="lossless") == ("lossless", "")
+
+
 @pytest.mark.parametrize("relative", [True, False])
 def test_rounded_zeros_are_the_elements_below_the_bound(relative):
     x = np.linspace(-1.0, 1.0, 2001, dtype=np.float32).reshape(-1, 1)
