@@ -29,9 +29,10 @@ def max_pooling(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     window = _per_dimension(layer.pool_size, x)
     strides = _per_dimension(layer.strides, x)
     to_last, from_last = _transpositions(layer.data_format, x.shape.rank)
-    shape = tf.shape(to_last(x), out_type=tf.int64)
+    channels_last = to_last(x)
+    shape = tf.shape(channels_last, out_type=tf.int64)
     positions = pooling_ops.pack_pool_positions(
-        to_last(x), window, strides, layer.padding
+        channels_last, window, strides, layer.padding
     )
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
