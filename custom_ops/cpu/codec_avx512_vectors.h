@@ -46,7 +46,7 @@ struct Avx512Vectors : PortableIsa {
   }
 
   static uint8_t* WriteMasks(const uint32_t* mask, int count, uint8_t* out) {
-    if (count > 8) return PortableIsa::WriteMasks(mask, count, out);
+    if (count > kMasksAtOnce) return PortableIsa::WriteMasks(mask, count, out);
     const __mmask32 used = _bzhi_u32(~0u, 4 * count);
     const __m256i bytes = _mm256_maskz_loadu_epi8(used, mask);
     const uint32_t flags = _mm256_test_epi8_mask(bytes, bytes);
@@ -59,7 +59,8 @@ struct Avx512Vectors : PortableIsa {
 
   static int ReadMasks(const uint8_t* in, int64_t left, int count,
                        uint32_t* mask) {
-    if (count > 8) return PortableIsa::ReadMasks(in, left, count, mask);
+    if (count > kMasksAtOnce)
+      return PortableIsa::ReadMasks(in, left, count, mask);
     const int flag_bytes = (count + 1) / 2;
     uint32_t flags;
     std::memcpy(&flags, in, sizeof flags);

@@ -31,17 +31,19 @@ enum class DecodedKind { kZero, kRaw, kCodes, kDamaged };
 template <class Isa>
 bool ReadSuppressed(TileDecoder<Isa>* tile, int first, int count,
                     uint8_t (*plane)[kLanes]) {
-  uint32_t mask[32];
+  static_assert(kMaxPlanes >= kMasksAtOnce, "room for what ReadMasks writes");
+  uint32_t mask[kMaxPlanes];
+  const int suppressed = count - first;
   const int mask_bytes =
-      Isa::ReadMasks(tile->payload, tile->left(), count - first, mask + first);
+      Isa::ReadMasks(tile->payload, tile->left(), suppressed, mask);
   if (mask_bytes < 0) return false;
   tile->payload += mask_bytes;
   int bytes = 0;
-  for (int p = first; p < count; ++p) bytes += Isa::PopCount(mask[p]);
+  for (int k = 0; k < suppressed; ++k) bytes += Isa::PopCount(mask[k]);
   if (tile->left() < bytes) return false;
-  for (int p = first; p < count; ++p) {
-    Isa::ExpandBytes(tile->payload, mask[p], plane[p]);
-    tile->payload += Isa::PopCount(mask[p]);
+  for (int k = 0; k < suppressed; ++k) {
+    Isa::ExpandBytes(tile->payload, mask[k], plane[first + k]);
+    tile->payload += Isa::PopCount(mask[k]);
   }
   return true;
 }
@@ -51,7 +53,7 @@ bool ReadSuppressed(TileDecoder<Isa>* tile, int first, int count,
 template <class Isa>
 bool ReadFewPlanes(TileDecoder<Isa>* tile, int full, PlaneSet* set) {
   if (tile->left() < kLanes * full) return false;
-  uint32_t mask[kFewPlanes + 8] = {};
+  uint32_t mask[kFewPlanes + kMasksAtOnce] = {};
   const int mask_bytes = Isa::ReadMasks(tile->payload + kLanes * full,
                                         tile->left() - kLanes * full,
                                         set->count - full, mask + full);

@@ -14,6 +14,9 @@
 namespace comet {
 namespace {
 
+// Masks of planes that vector code handles in one go.
+constexpr int kMasksAtOnce = 8;
+
 struct PortableBits {
   static int PopCount(uint64_t v) { return __builtin_popcountll(v); }
   static int Length(uint32_t v) { return v == 0 ? 0 : 32 - __builtin_clz(v); }
@@ -147,7 +150,8 @@ struct PortableBits {
     return out;
   }
 
-  // Inverse of WriteMasks. Returns the bytes read, -1 if there are too few.
+  // Inverse of WriteMasks. Returns the bytes read, -1 if there are too few. May
+  // write kMasksAtOnce masks where `count` is smaller.
   static int ReadMasks(const uint8_t* in, int64_t left, int count,
                        uint32_t* mask) {
     int used = (count + 1) / 2;

@@ -24,6 +24,19 @@ compile_codec "$build" "${sanitize[@]}"
 "$CXX" "${common[@]}" "${sanitize[@]}" -fsanitize=fuzzer \
   tests/fuzz/codec_fuzz.cc "$build"/codec*.o -pthread -o "$build/codec_fuzz"
 # New inputs go to the first directory, the seeds are only read.
+status=0
 "$build/codec_fuzz" -max_total_time="$seconds" -max_len=8192 -timeout=10 \
   -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$build/" \
-  "$build/corpus" tests/fuzz/corpus
+  "$build/corpus" tests/fuzz/corpus || status=$?
+if [ "$status" != 0 ]; then
+  # The finding once more at the end, where cut logs still have it, with the
+  # input (base64) that goes to tests/fuzz/corpus once it is mended.
+  for input in "$build"/{crash,timeout,oom,leak}-*; do
+    if [ ! -e "$input" ]; then continue; fi
+    echo "=== $input"
+    "$build/codec_fuzz" "$input" 2>&1 |
+      grep -E -A 12 'ERROR|runtime error|failed:' | head -20 || true
+    base64 "$input"
+  done
+fi
+exit "$status"
