@@ -80,8 +80,13 @@ class ExactTensor(SavedTensor):
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `SavedTensor.restore`."""
-        del after  # Nothing to delay: no memory is gained by waiting.
-        return self._tensor
+        if not tf.inside_function():
+            return self._tensor
+        # Else what is computed from it again would be the forward pass's own
+        # operation to TensorFlow's optimiser: it would run early, keep its
+        # result, and not be fused as in the plain model.
+        with tf.control_dependencies(list(after)):
+            return tf.identity(self._tensor)
 
 
 class CompressedTensor(SavedTensor):

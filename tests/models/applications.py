@@ -21,6 +21,7 @@ IMAGE_SIZE = 96
 # The bound is the loosest that `AdaptiveErrorBound` gives by default to an
 # activation whose error reaches earlier layers.
 CONFIG = comet_tf.CompressionConfig(error_bound=0.02, min_bytes=4096)
+LOSSLESS = comet_tf.CompressionConfig(codec="lossless", min_bytes=4096)
 
 # Of every family first the smallest, and what is quick first.
 NAMES = (
@@ -119,3 +120,15 @@ def compare(name: str) -> Comparison:
         measure.saved_bytes(model),
         [f"{row.layer or row.tensor}" for row in measure.uncovered(model)],
     )
+
+
+def lossless_losses(name: str) -> list[float]:
+    """Losses of two steps from which only the compression's error is missing.
+
+    With two images and random weights, an architecture with batch norms may
+    go anywhere on its second step when gradients are off by a little; without
+    that error, its second loss tells whether the gradients are right.
+    """
+    x, y = data(name)
+    model = comet_tf.wrap_model(build(name), LOSSLESS)
+    return measure.train(model, x, y).losses

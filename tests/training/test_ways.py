@@ -202,6 +202,29 @@ def test_compressed_training_starts_where_plain_training_does(way, activation):
         assert info.absolute_bound > 0 or control.shared_with, control.name
 
 
+@pytest.mark.parametrize("activation", ["swish", "gelu", "tanh", "softplus"])
+def test_what_is_too_small_trains_bit_for_bit_as_in_plain_training(activation):
+    # The backward pass must share no operation with the forward pass, or the
+    # graph optimiser fuses other operations than in the plain model.
+    x = np.random.default_rng(0).normal(size=(128, 32)).astype("float32")
+    y = np.ones((128, 64), "float32")
+    losses = []
+    for config in (None, comet_tf.CompressionConfig(min_bytes=2**40)):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [
+                keras.Input((32,)),
+                keras.layers.Dense(256, activation=activation),
+                keras.layers.Dense(64),
+            ]
+        )
+        if config is not None:
+            comet_tf.wrap_model(model, config)
+        model.compile("sgd", "mse")
+        losses.append([model.train_on_batch(x, y) for _ in range(3)])
+    assert losses[1] == losses[0]
+
+
 @contextlib.contextmanager
 def policy(name):
     keras.config.set_dtype_policy(name)
