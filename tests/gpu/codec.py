@@ -86,6 +86,15 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "comet_gpu_mask_gradient": (_I32, _P, _I32, _P, _P, _I64, _P),
     "comet_gpu_sum_workspace": (_I64,),
     "comet_gpu_sum_of_squares": (_I32, _P, _I32, _P, _I64, _P, _P, _P),
+    "comet_gpu_channel_sums_workspace": (_I64, _I64, _I64),
+    "comet_gpu_channel_sums": (_I32, _P, _P, _P, _I64, _I64, _P, _P, _P),
+    "comet_gpu_channel_line": (_I32, _P, _P, _P, _P, _I64, _I64, _P),
+    "comet_gpu_pool_positions": (
+        _I32, _P, _I32, _I64, _I64, _I64, _P, _P,
+    ),
+    "comet_gpu_pool_gradient": (
+        _I32, _P, _I32, _I64, _I64, _I64, _P, _P, _P,
+    ),
 }  # fmt: skip
 
 

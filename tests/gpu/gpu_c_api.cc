@@ -112,3 +112,52 @@ COMET_GPU_API int32_t comet_gpu_sum_of_squares(void* stream, int32_t dtype,
   return comet::cuda::LaunchSumOfSquares(stream, static_cast<DType>(dtype), x,
                                          n, enabled, workspace, sum);
 }
+
+COMET_GPU_API int64_t comet_gpu_channel_sums_workspace(int64_t rows,
+                                                       int64_t channels) {
+  return static_cast<int64_t>(
+      comet::cuda::ChannelSumsWorkspaceBytes(rows, channels));
+}
+
+COMET_GPU_API int32_t comet_gpu_channel_sums(void* stream, const float* dy,
+                                             const float* x, int64_t rows,
+                                             int64_t channels, void* workspace,
+                                             float* sums, float* products) {
+  return comet::cuda::LaunchChannelSums(stream, dy, x, rows, channels,
+                                        workspace, sums, products);
+}
+
+// y = x * slope + (z * slope + slope).
+COMET_GPU_API int32_t comet_gpu_channel_line(void* stream, const float* x,
+                                             const float* slope, const float* z,
+                                             int64_t rows, int64_t channels,
+                                             float* y) {
+  return comet::cuda::LaunchChannelLine(stream, x, slope, z, slope, slope, rows,
+                                        channels, y);
+}
+
+// Max-pooling 2 x 2 of one image of `height` x `width` x `channels`, all even.
+static comet::cuda::PoolShape PoolOf(int64_t height, int64_t width,
+                                     int64_t channels) {
+  return {1,         channels,  {1, height, width}, {1, height / 2, width / 2},
+          {1, 2, 2}, {1, 2, 2}, {0, 0, 0}};
+}
+
+COMET_GPU_API int32_t comet_gpu_pool_positions(void* stream, int32_t dtype,
+                                               int64_t height, int64_t width,
+                                               int64_t channels, const void* x,
+                                               uint8_t* positions) {
+  return comet::cuda::LaunchPackPoolPositions(stream, static_cast<DType>(dtype),
+                                              PoolOf(height, width, channels),
+                                              x, positions);
+}
+
+COMET_GPU_API int32_t comet_gpu_pool_gradient(void* stream, int32_t dtype,
+                                              int64_t height, int64_t width,
+                                              int64_t channels,
+                                              const uint8_t* positions,
+                                              const void* dy, void* dx) {
+  return comet::cuda::LaunchPoolGradient(stream, static_cast<DType>(dtype),
+                                         PoolOf(height, width, channels),
+                                         positions, dy, dx);
+}

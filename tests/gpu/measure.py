@@ -13,10 +13,13 @@ import json
 import os
 import pathlib
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from backends import Backend, find_backend
 from codec import ELEMENT_BYTES, CpuCodec, GpuCodec, load_library
+from tensor_kernels import HEADINGS as KERNEL_HEADINGS
+from tensor_kernels import Timing, time_kernels
 
 FRACTION = 0.03  # of the value range
 MIB = 1 << 20
@@ -301,9 +304,9 @@ def time_all(
     return rows
 
 
-def print_table(rows: list[Row]) -> None:
-    lines = [HEADINGS] + [row.cells() for row in rows]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(HEADINGS))]
+def print_table(headings: list[str], rows: Sequence[Row | Timing]) -> None:
+    lines = [headings] + [row.cells() for row in rows]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(headings))]
     for k, line in enumerate(lines):
         cells = [c.rjust(w) for c, w in zip(line, widths, strict=True)]
         print("| " + " | ".join(cells) + " |")
@@ -334,7 +337,17 @@ def main() -> None:
         f"\n{backend.name}, {today}, bound {FRACTION:.0%} of the range; GB/s "
         "of raw data"
     )
-    print_table(rows)
+    print_table(HEADINGS, rows)
+    # Three tensors at once, and a little.
+    large = 1024 if backend.free_bytes() > 3.5 * 1024 * MIB else 64
+    kernels = time_kernels(
+        library,
+        backend,
+        (1 if args.emulated else large) * MIB,
+        repeats=1 if args.emulated else 20,
+    )
+    print()
+    print_table(KERNEL_HEADINGS, kernels)
     args.json.write_text(
         json.dumps(
             {
@@ -343,6 +356,7 @@ def main() -> None:
                 "fraction": FRACTION,
                 "emulated": args.emulated,
                 "rows": [dataclasses.asdict(row) for row in rows],
+                "kernels": [dataclasses.asdict(row) for row in kernels],
             },
             indent=1,
         )
