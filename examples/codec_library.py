@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-_ROUNDINGS = ("nearest", "dither")
+# In the order of their numbers in the format.
+ROUNDINGS = ("nearest", "dither")
 # bfloat16 has no numpy type: it travels as uint16.
-_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 
 
 class StreamInfo(ctypes.Structure):
@@ -116,7 +117,7 @@ class Codec:
 
     @staticmethod
     def _dtype(x: np.ndarray) -> int:
-        for number, dtype in enumerate(_DTYPES.values()):
+        for number, dtype in enumerate(DTYPES.values()):
             if x.dtype == dtype:
                 return number
         raise TypeError(
@@ -194,7 +195,7 @@ class Codec:
             buffer = np.empty(self.max_stream_bytes(x, length), np.uint8)
         info = StreamInfo(
             dtype=self._dtype(x),
-            rounding=_ROUNDINGS.index(rounding),
+            rounding=ROUNDINGS.index(rounding),
             n=x.size,
             row_length=length,
             error_bound=error_bound,

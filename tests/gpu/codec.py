@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec's C interfaces, on the CPU and on the GPU, through ctypes."""
+"""The GPU codec's C interface through ctypes.
+
+That of the CPU is `examples/codec_library.py`; both are in one library.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,15 @@ import ctypes
 import dataclasses
 from typing import Any
 
+import codec_library
 import numpy as np
 from backends import Backend
 
-DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-ROUNDINGS = {"nearest": 0, "dither": 1}
-
-
-class StreamInfo(ctypes.Structure):
-    """`CometStreamInfo` of custom_ops/cpu/c_api.h."""
-
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("rounding", ctypes.c_int32),
-        ("n", ctypes.c_int64),
-        ("row_length", ctypes.c_int64),
-        ("error_bound", ctypes.c_float),
-        ("step", ctypes.c_float),
-        ("seed", ctypes.c_uint64),
-        ("nonzeros", ctypes.c_int64),
-        ("bytes", ctypes.c_int64),
-    )
+DTYPES = {name: number for number, name in enumerate(codec_library.DTYPES)}
+ELEMENT_BYTES = {
+    name: np.dtype(dtype).itemsize
+    for name, dtype in codec_library.DTYPES.items()
+}
 
 
 class GpuInput(ctypes.Structure):
@@ -63,14 +53,6 @@ _P, _I32, _I64, _F = (
 )
 # Result type and argument types of each function.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "comet_context_new": (_P, _I32),
-    "comet_error": (ctypes.c_char_p, _P),
-    "comet_row_length": (_I64, ctypes.POINTER(_I64), _I32),
-    "comet_max_stream_bytes": (_I64, _I32, _I64, _I64),
-    "comet_value_range": (_I32, _P, _I32, _P, _I64, ctypes.POINTER(_F)),
-    "comet_relative_bound": (_F, _F, _F),
-    "comet_compress": (_I32, _P, ctypes.POINTER(StreamInfo), _P, _P, _I64),
-    "comet_decompress": (_I32, _P, _P, _I64, _I32, _I64, _P),
     "comet_gpu_error_text": (ctypes.c_char_p, _I32),
     "comet_gpu_compress_workspace": (_I64, _I64, _I64),
     "comet_gpu_compress_size": (_I32, _P, ctypes.POINTER(GpuInput), _P, _P),
@@ -106,76 +88,6 @@ def load_library(path: str) -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return library
-
-
-class CpuCodec:
-    """The reference: compresses NumPy arrays of an element's bits."""
-
-    def __init__(self, library: ctypes.CDLL, threads: int) -> None:
-        self._library = library
-        self._context = library.comet_context_new(threads)
-
-    def _check(self, error: int) -> None:
-        if error:
-            message = self._library.comet_error(self._context)
-            raise RuntimeError(message.decode())
-
-    def row_length(self, shape: tuple[int, ...]) -> int:
-        dims = (ctypes.c_int64 * len(shape))(*shape)
-        return self._library.comet_row_length(dims, len(shape))
-
-    def compress(
-        self,
-        x: np.ndarray,
-        dtype: str,
-        rounding: str,
-        row_length: int,
-        fraction: float,
-        seed: int,
-    ) -> np.ndarray:
-        """The stream for a bound of `fraction` of the value range."""
-        width = ctypes.c_float()
-        self._check(
-            self._library.comet_value_range(
-                self._context, DTYPES[dtype], x.ctypes.data, x.size, width
-            )
-        )
-        info = StreamInfo(
-            dtype=DTYPES[dtype],
-            rounding=ROUNDINGS[rounding],
-            n=x.size,
-            row_length=row_length,
-            error_bound=self._library.comet_relative_bound(fraction, width),
-            seed=seed,
-        )
-        capacity = self._library.comet_max_stream_bytes(
-            info.dtype, x.size, row_length
-        )
-        stream = np.empty(capacity, np.uint8)
-        self._check(
-            self._library.comet_compress(
-                self._context,
-                info,
-                x.ctypes.data,
-                stream.ctypes.data,
-                capacity,
-            )
-        )
-        return stream[: info.bytes]
-
-    def decompress(self, stream: np.ndarray, dtype: str, n: int) -> np.ndarray:
-        out = np.empty(n, f"<u{ELEMENT_BYTES[dtype]}")
-        self._check(
-            self._library.comet_decompress(
-                self._context,
-                stream.ctypes.data,
-                stream.size,
-                DTYPES[dtype],
-                n,
-                out.ctypes.data,
-            )
-        )
-        return out
 
 
 @dataclasses.dataclass
@@ -228,7 +140,7 @@ class GpuCodec:
         return Compression(
             GpuInput(
                 DTYPES[dtype],
-                ROUNDINGS[rounding],
+                codec_library.ROUNDINGS.index(rounding),
                 backend.pointer(x),
                 n,
                 row_length,

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from backends import Backend, find_backend
-from codec import ELEMENT_BYTES, CpuCodec, GpuCodec, load_library
+from codec import ELEMENT_BYTES, GpuCodec, load_library
+from codec_library import DTYPES, Codec
 from tensor_kernels import HEADINGS as KERNEL_HEADINGS
 from tensor_kernels import Timing, time_kernels
 
@@ -56,7 +57,7 @@ def as_bits(x: np.ndarray, dtype: str) -> np.ndarray:
     return bits if dtype == "float32" else (bits >> 16).astype(np.uint16)
 
 
-def check(cpu: CpuCodec, gpu: GpuCodec, backend: Backend, small: bool) -> int:
+def check(cpu: Codec, gpu: GpuCodec, backend: Backend, small: bool) -> int:
     """Compares streams, values and masks; returns how many tensors."""
     shapes = [(1, 8, 8, 3), (2, 16, 16, 40)]
     if not small:
@@ -75,7 +76,7 @@ def check(cpu: CpuCodec, gpu: GpuCodec, backend: Backend, small: bool) -> int:
 
 
 def check_tensor(
-    cpu: CpuCodec,
+    cpu: Codec,
     gpu: GpuCodec,
     backend: Backend,
     x: np.ndarray,
@@ -86,7 +87,9 @@ def check_tensor(
     """Raises AssertionError where CPU and GPU differ."""
     n, seed = x.size, 7
     row_length = cpu.row_length(shape)
-    expected = cpu.compress(x, dtype, rounding, row_length, FRACTION, seed)
+    typed = x.view(DTYPES[dtype])
+    bound = cpu.relative_bound(FRACTION, typed)
+    expected = cpu.compress(typed, bound, rounding, seed, row_length)
     on_device = backend.upload(x)
     job = gpu.prepare(on_device, n, dtype, rounding, row_length, FRACTION, seed)
     gpu.measure(job)
@@ -102,7 +105,8 @@ def check_tensor(
     gpu.decompress(stream, nbytes, dtype, n, out)
     assert gpu.verdict() == 0, what
     values = backend.download(out, x.dtype)
-    assert np.array_equal(values, cpu.decompress(got, dtype, n)), what
+    restored = cpu.decompress(got, np.empty_like(typed)).view(x.dtype)
+    assert np.array_equal(values, restored), what
 
     # dy where the tensor is positive: any bits do for dy.
     gpu.sign_gradient(stream, nbytes, dtype, n, on_device, out)
@@ -268,7 +272,7 @@ def time_tensor(
 
 
 def time_all(
-    cpu: CpuCodec, gpu: GpuCodec, backend: Backend, small: bool
+    cpu: Codec, gpu: GpuCodec, backend: Backend, small: bool
 ) -> list[Row]:
     shape = (1, 16, 16, 64) if small else (4, 128, 128, 256)
     values = activation(shape, seed=99)
@@ -326,7 +330,7 @@ def main() -> None:
     args = parser.parse_args()
     backend = find_backend(args.emulated)
     library = load_library(args.library)
-    cpu = CpuCodec(library, os.cpu_count() or 1)
+    cpu = Codec(os.cpu_count() or 1, args.library)
     gpu = GpuCodec(library, backend)
 
     count = check(cpu, gpu, backend, args.emulated)

@@ -77,6 +77,6 @@ if [ -z "$emulate" ]; then
 fi
 
 step "Checks and timings"
-PYTHONPATH=tests/gpu "$python" tests/gpu/measure.py "$build/libcomet_gpu.so" \
-  "$build/timings.json" $emulate
+PYTHONPATH=tests/gpu:examples "$python" tests/gpu/measure.py \
+  "$build/libcomet_gpu.so" "$build/timings.json" $emulate
 step "Done: $build/timings.json"
