@@ -181,11 +181,20 @@ def _with_eager_gradient(
     arguments: Tensors,
     gradient: Callable[..., Gradients],
 ) -> list[tf.Tensor]:
+    def boundary_gradient(
+        *dys: tf.Tensor, variables: Sequence[tf.Variable] = ()
+    ) -> Any:
+        # Those that a layer reads besides `arguments` are frozen (the kernel
+        # under a LoRA), which TensorFlow's own variables do not know.
+        if variables:
+            return gradient(*dys), [None] * len(variables)
+        return gradient(*dys)
+
     # Inside a custom gradient nothing is recorded on the tape, which would
     # hold every tensor it saw. Eager mode leaves no registration behind.
     @tf.custom_gradient
     def boundary(*_: tf.Tensor) -> Any:
-        return list(forward()), gradient
+        return list(forward()), boundary_gradient
 
     return list(boundary(*arguments))
 
