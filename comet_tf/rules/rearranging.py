@@ -25,7 +25,6 @@ from comet_tf.rules.registry import rule
     keras.layers.UpSampling1D,
     keras.layers.ZeroPadding1D,
     keras.layers.ZeroPadding2D,
-    keras.layers.ZeroPadding3D,
     saves="",
 )
 def rearranging(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
@@ -39,3 +38,14 @@ def rearranging(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     if saved is not None and y is not x:
         saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, call))
     return y
+
+
+@rule(keras.layers.ZeroPadding3D, saves="")
+def padding_3d(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """The layer's own call; a convolution behind it stores what it reads.
+
+    Where nothing but a 3-D convolution reads the padded tensor, TensorFlow pads
+    inside of the convolution, which changes its last bit. In the plain model
+    the convolution's gradient reads it, too.
+    """
+    return wrapped.own_call(arguments)(*arguments.tensors)
