@@ -5,10 +5,13 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 CODECS = ("comet", "lossless")
 MODES = ("relative", "absolute")
 ROUNDINGS = ("nearest", "dither")
 # What makes an object a codec.
+_FLOAT32 = np.finfo(np.float32)
 _METHODS = ("compress", "decompress", "sign_gradient", "keeps_sign")
 
 
@@ -57,11 +60,18 @@ class CompressionConfig:
     enabled: bool = True
 
     def __post_init__(self) -> None:
-        if not all(callable(getattr(self.codec, m, None)) for m in _METHODS):
+        if isinstance(self.codec, type) or not all(
+            callable(getattr(self.codec, m, None)) for m in _METHODS
+        ):
             _check_choice("codec", self.codec, CODECS)
         _check_choice("mode", self.mode, MODES)
         _check_choice("rounding", self.rounding, ROUNDINGS)
         check_error_bound(self.error_bound)
+        if not isinstance(self.enabled, bool):
+            raise TypeError(
+                "`enabled` must be True or False. "
+                f"Received: enabled={self.enabled!r}"
+            )
         if isinstance(self.min_bytes, bool) or not isinstance(
             self.min_bytes, int
         ):
@@ -97,6 +107,8 @@ def check_error_bound(error_bound: Any) -> float:
         ValueError: When it is not positive and finite.
     """
     try:
+        if isinstance(error_bound, (bool, str)):
+            raise TypeError
         value = float(error_bound)
     except (TypeError, ValueError):
         raise TypeError(
@@ -107,6 +119,11 @@ def check_error_bound(error_bound: Any) -> float:
         raise ValueError(
             "`error_bound` must be positive and finite; for exact storage use "
             f"codec='lossless'. Received: error_bound={error_bound!r}"
+        )
+    if not _FLOAT32.tiny <= value <= _FLOAT32.max:
+        raise ValueError(
+            "`error_bound` must be a normal float32 number, from 1.2e-38 to "
+            f"3.4e38. Received: error_bound={error_bound!r}"
         )
     return value
 

@@ -39,6 +39,8 @@ class SavedTensor:
     #: Tensors that exist once the activation is stored; the forward pass waits
     #: for them before it moves on.
     stored: tuple[tf.Tensor, ...] = ()
+    #: What stores the values; `None` where the tensor itself is kept.
+    codec: Codec | None = None
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the values, not before all of `after` is there."""
@@ -98,11 +100,13 @@ class CompressedTensor(SavedTensor):
         control: The activation's error bound, and where its statistics go.
     """
 
+    codec: Codec
+
     def __init__(
         self, x: tf.Tensor, codec: Codec, control: BoundControl
     ) -> None:
         self.control = control
-        self._codec = codec
+        self.codec = codec
         self._dtype = x.dtype
         self.static_shape = x.shape
         self._shape = tf.shape(x, out_type=tf.int64)
@@ -119,7 +123,7 @@ class CompressedTensor(SavedTensor):
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `SavedTensor.restore`."""
         with tf.control_dependencies(list(after)):
-            values = self._codec.decompress(
+            values = self.codec.decompress(
                 self._stream, self._shape, self._dtype
             )
         values.set_shape(self.static_shape)
@@ -129,9 +133,9 @@ class CompressedTensor(SavedTensor):
         self, dy: tf.Tensor, negative_slope: float
     ) -> tf.Tensor | None:
         """See `SavedTensor.sign_gradient`."""
-        if not self._codec.keeps_sign(negative_slope):
+        if not self.codec.keeps_sign(negative_slope):
             return None
-        return self._codec.sign_gradient(self._stream, dy, negative_slope)
+        return self.codec.sign_gradient(self._stream, dy, negative_slope)
 
     def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
@@ -180,6 +184,7 @@ class DerivedTensor(SavedTensor):
         self._scale = scale
         self._counted = False
         self.stored = parent.stored
+        self.codec = parent.codec
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `SavedTensor.restore`."""
@@ -254,9 +259,23 @@ def _graph_of(x: tf.Tensor) -> tf.Graph | None:
     return tf.compat.v1.get_default_graph() if tf.inside_function() else None
 
 
-def lookup(x: tf.Tensor) -> SavedTensor | None:
-    """Returns the handle under which `x` itself is saved, if it is."""
-    graph = _graph_of(x)
+def _graph_at_hand() -> tf.Graph | None:
+    """The graph that is being traced; `None` in eager mode."""
+    return tf.compat.v1.get_default_graph() if tf.inside_function() else None
+
+
+def lookup(x: tf.Tensor, graph: tf.Graph | None = None) -> SavedTensor | None:
+    """Returns the handle under which `x` itself is saved, if it is.
+
+    Args:
+        x: Tensor, perhaps one of an outer graph.
+        graph: Where it was saved; the graph at hand by default. A stream made
+            in a branch or a loop's body exists only there.
+
+    Returns:
+        The `SavedTensor`, or `None`.
+    """
+    graph = graph or _graph_at_hand()
     if graph is not None:
         entry = graph_trace(graph).saved.get(id(x))
         return None if entry is None else entry[1]
@@ -268,7 +287,7 @@ def lookup(x: tf.Tensor) -> SavedTensor | None:
 
 def remember(x: tf.Tensor, handle: SavedTensor) -> SavedTensor:
     """Makes `handle` the one under which `x` is saved, and returns it."""
-    graph = _graph_of(x)
+    graph = _graph_at_hand()
     if graph is not None:
         # The tensor is kept with its handle so that its id stays its own.
         graph_trace(graph).saved[id(x)] = (x, handle)
@@ -318,6 +337,9 @@ def save(x: tf.Tensor, codec: Codec, control: BoundControl) -> SavedTensor:
     handle = lookup(x)
     if handle is None:
         return remember(x, CompressedTensor(x, codec, control))
+    if handle.codec is not None and handle.codec is not codec:
+        # Of another wrapped model, which asks for something else.
+        return CompressedTensor(x, codec, control)
     handle.add_consumer(control, x)
     return handle
 
@@ -347,7 +369,7 @@ class SignPattern:
     def gradient(self, dy: tf.Tensor) -> tf.Tensor:
         """Returns `dy` where the output is positive, else `slope * dy`."""
         if self._y is not None:
-            handle = lookup(self._y)
+            handle = lookup(self._y, self._y.graph)
             if handle is not None:
                 dx = handle.sign_gradient(dy, self._slope)
                 if dx is not None:

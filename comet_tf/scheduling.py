@@ -89,14 +89,20 @@ def with_gradient(
         List of what `forward` returned.
     """
     inputs, parameters = list(inputs), list(parameters)
+    symbolic = any(map(tf.is_symbolic_tensor, [*inputs, *parameters]))
+    # In eager mode the gradient would keep the inputs alive.
+    known = inputs if symbolic else []
 
     def gradient(*dys: tf.Tensor) -> Gradients:
         input_gradients, parameter_gradients = _scheduled(
             backward, dys, parameters
         )
-        return [*input_gradients, *parameter_gradients]
+        gradients = [*input_gradients, *parameter_gradients]
+        if any(_cuts_tapes(saved) for saved in backward.saved):
+            return _once_only([*dys, *known, *parameters], gradients)
+        return gradients
 
-    if not any(map(tf.is_symbolic_tensor, [*inputs, *parameters])):
+    if not symbolic:
         return _with_eager_gradient(
             lambda: forward(inputs), inputs + parameters, gradient
         )
@@ -211,3 +217,33 @@ def _layer_gradient(op: Any, *dys: tf.Tensor) -> Gradients:
     if trace.backward_start is None:
         trace.backward_start = len(graph.get_operations())
     return trace.gradients[op.outputs[0].name](*dys)
+
+
+# A tape around the gradient does not see that it depends on what was stored:
+# a stream of bytes has no gradient. It is told of this operation instead.
+_SECOND_ORDER = "Comet>SecondOrder"
+
+
+def _cuts_tapes(saved: SavedTensor) -> bool:
+    return saved.codec is not None and not getattr(saved.codec, "exact", False)
+
+
+def _once_only(sources: Tensors, gradients: Gradients) -> Gradients:
+    """Makes a gradient of these gradients an error; free without a tape."""
+    inputs = [*sources, *(g for g in gradients if g is not None)]
+    outputs = [None if g is None else tf.identity(g) for g in gradients]
+    made = [g for g in outputs if g is not None]
+    tf.__internal__.record_gradient(_SECOND_ORDER, inputs, (), made)
+    return outputs
+
+
+@tf.RegisterGradient(_SECOND_ORDER)
+def _second_order_gradient(op: Any, *dys: tf.Tensor) -> Gradients:
+    del op, dys
+    raise NotImplementedError(
+        "A gradient of a gradient (gradient penalty, Hessian-vector product) "
+        "was asked of a wrapped model. Its gradients are computed from "
+        "compressed activations, which have none themselves. Call "
+        "`comet_tf.unwrap_model(model)`, or wrap it with "
+        "`comet_tf.CompressionConfig(codec='lossless')`."
+    )

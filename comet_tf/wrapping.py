@@ -339,7 +339,7 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
             # it does when the first step of `fit` builds the model.
             return own_call(*args, **kwargs)
         state.note_trace(wrapped.path)
-        return rule.function(wrapped, rules.CallArguments(args, kwargs))
+        return rule.apply(wrapped, args, kwargs)
 
     setattr(call, _OWNER, (state, entry))
     return call
@@ -367,22 +367,22 @@ def _is_training(
     That is for the layer's own argument to say, else for the outer call's,
     which Keras keeps on the context of the outermost call. A subclassed model
     whose `call` has no such argument has none to pass on: its layers train
-    whenever its `train_step` runs, and those that behave otherwise in training
-    (rules of batch norm and dropout) see to it themselves.
+    whenever its `train_step` runs; rules of batch norm and dropout see to it.
     """
     training = kwargs.get("training")
     if training is None:
         training = layer._get_call_context().get_value("training")
     if training is None:
         return state.in_train_step
+    if tf.is_tensor(training):
+        training = tf.get_static_value(training)
     return training is True or training == 1
 
 
 def _reset_training(model: keras.Model, jit_off: bool) -> bool:
     """Makes Keras trace the model's step again; returns whether XLA was forced.
 
-    Custom ops have no XLA kernels, so a model that was compiled with
-    `jit_compile=True` falls back to a plain graph.
+    Custom ops have no XLA kernels, so `jit_compile=True` is taken back.
     """
     forced = bool(model._jit_compile)
     if jit_off and forced:

@@ -14,6 +14,8 @@ class LosslessCodec:
     """Keeps the tensor itself, so that gradients can be compared exactly."""
 
     name: str = "lossless"
+    #: Gradients pass through it, so those of gradients are right.
+    exact: bool = True
 
     def compress(
         self, x: tf.Tensor, control: BoundControl

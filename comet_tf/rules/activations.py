@@ -206,6 +206,11 @@ class _Late(saved_tensors.SavedTensor):
 
     handle: saved_tensors.SavedTensor
 
+    @property
+    def codec(self) -> Any:  # type: ignore[override]
+        """See `SavedTensor.codec`."""
+        return self.handle.codec
+
     def restore(self, after: scheduling.Tensors) -> tf.Tensor:
         return self.handle.restore(after)
 

@@ -28,7 +28,12 @@ class CallArguments:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._structure = (args, kwargs)
-        self._leaves = keras.tree.flatten(self._structure)
+        self._leaves = [
+            tf.convert_to_tensor(leaf)
+            if isinstance(leaf, tf.Variable)
+            else leaf
+            for leaf in keras.tree.flatten(self._structure)
+        ]
         self._indices = [
             index
             for index, leaf in enumerate(self._leaves)
@@ -39,6 +44,18 @@ class CallArguments:
     def tensors(self) -> list[tf.Tensor]:
         """The float tensors, in order."""
         return [self._leaves[index] for index in self._indices]
+
+    @property
+    def compressible(self) -> bool:
+        """Whether rules can work with them.
+
+        Those expect float tensors of 16 or 32 bits, one at least. Without any
+        (counts, pixels, one-hot integers) there is nothing to differentiate.
+        """
+        return bool(self._indices) and all(
+            isinstance(x, tf.Tensor) and x.dtype in saved_tensors.FLOAT_TYPES
+            for x in self.tensors
+        )
 
     @property
     def training(self) -> bool:
@@ -83,6 +100,8 @@ class WrappedLayer:
         self.observed = False
         #: Why a part of the layer is left alone; for the memory report.
         self.note = ""
+        #: Whether its code was seen to call `add_loss`.
+        self.adds_losses = False
         self._codec = codecs.get(config)
         self._make_control = make_control
 
@@ -165,7 +184,7 @@ class WrappedLayer:
             Tuple of the layer's outputs and the scope, which knows the new
             values of variables that the code assigned.
         """
-        scope = keras.StatelessScope()
+        scope = keras.StatelessScope(collect_losses=True)
         for variable, value in zip(variables, values, strict=True):
             # Not through the constructor, which casts to the variable's type:
             # under mixed precision the values are already autocast.
@@ -237,3 +256,27 @@ class Rule:
     function: RuleFunction
     saves: str
     unsupported: Callable[[keras.layers.Layer], str | None] = lambda _: None
+
+    def apply(
+        self, wrapped: WrappedLayer, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Calls a layer in training, by its rule where that can be.
+
+        Whether it can was asked when the model was wrapped, but a layer may
+        have been built or thawed since.
+
+        Args:
+            wrapped: The layer.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
+
+        Returns:
+            What the layer returns.
+        """
+        arguments = CallArguments(args, kwargs)
+        reason = self.unsupported(wrapped.layer)
+        if reason is not None:
+            wrapped.note = f"it {reason}"
+        if reason is not None or not arguments.compressible:
+            return wrapped.call(*args, **kwargs)
+        return self.function(wrapped, arguments)

@@ -36,6 +36,8 @@ def recompute(
     Returns:
         What the layer's own code returns.
     """
+    if wrapped.adds_losses:
+        return _plain(wrapped, arguments, overrides)
     variables, values = wrapped.parameters()
     inputs, places = _distinct(arguments.tensors)
     masks = [getattr(x, "_keras_mask", None) for x in inputs]
@@ -64,6 +66,12 @@ def recompute(
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
         outputs, scope = run(tensors, values)
+        if scope.losses:
+            raise _AddsLossesError
+        for x, tensor in zip(inputs, tensors, strict=True):
+            if getattr(tensor, "_keras_mask", None) is None:
+                # Attention takes the masks away from its inputs.
+                x._keras_mask = None
         for state, seed in zip(generators, seeds, strict=True):
             following = scope.get_current_value(state)
             if following is not seed:
@@ -90,9 +98,7 @@ def recompute(
     if linear and not values:
         # A linear layer reads its input for its weights only, and they are
         # frozen; its own gradient keeps nothing.
-        with attributes(wrapped.layer, **overrides):
-            args, kwargs = arguments.replaced(arguments.tensors)
-            return wrapped.call(*args, **kwargs)
+        return _plain(wrapped, arguments, overrides)
 
     kind = (
         error_bound.WEIGHT_GRADIENT
@@ -116,21 +122,41 @@ def recompute(
         )
     else:
         observe = statistics.passed_on(wrapped, controls, gradients, values)
-    outputs = scheduling.with_gradient(
-        forward,
-        inputs,
-        values,
-        scheduling.Backward(
-            saved=[
-                wrapped.save(x, control)
-                for x, control in zip(inputs, controls, strict=True)
-            ],
-            gradients=gradients,
-            linear=linear,
-            observe=observe,
-        ),
-    )
+    try:
+        outputs = scheduling.with_gradient(
+            forward,
+            inputs,
+            values,
+            scheduling.Backward(
+                saved=[
+                    wrapped.save(x, control)
+                    for x, control in zip(inputs, controls, strict=True)
+                ],
+                gradients=gradients,
+                linear=linear,
+                observe=observe,
+            ),
+        )
+    except _AddsLossesError:
+        # A loss that its code adds would need a gradient of its own.
+        wrapped.adds_losses = True
+        return _plain(wrapped, arguments, overrides)
     return keras.tree.pack_sequence_as(structure[0], outputs)
+
+
+class _AddsLossesError(Exception):
+    """The layer's code, or that of a part of it, called `add_loss`."""
+
+
+def _plain(
+    wrapped: WrappedLayer, arguments: CallArguments, overrides: dict[str, Any]
+) -> Any:
+    """The layer's own call, with its own gradient."""
+    if wrapped.adds_losses:
+        wrapped.note = "it adds losses, so its own gradient is used"
+    with attributes(wrapped.layer, **overrides):
+        args, kwargs = arguments.replaced(arguments.tensors)
+        return wrapped.call(*args, **kwargs)
 
 
 def _distinct(
