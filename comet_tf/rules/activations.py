@@ -143,7 +143,9 @@ def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
     if function is None:
         return x
     if isinstance(function, keras.layers.Layer):
-        return function(x)  # It has a rule of its own.
+        if type(function) in _LAYERS:
+            return _layer(wrapped, function, function, x)
+        return function(x)
     if _hashable(function):
         if function in _LINEAR:
             return function(x)
@@ -291,42 +293,51 @@ def _from_input(
     keras.layers.Activation,
     saves="sign pattern, output or input of the function",
 )
-def activation_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
-    """`Activation`: whatever function it holds."""
-    return apply(wrapped, wrapped.layer.activation, arguments.tensors[0])
-
-
 @rule(keras.layers.ReLU, saves="sign pattern, exact")
-def relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
-    """`ReLU`, with a slope, a maximum or a threshold."""
-    layer, x = wrapped.layer, arguments.tensors[0]
-    call = wrapped.own_call(arguments)
-    if layer.threshold == 0 and layer.max_value is None:
-        return _sign(call, x, float(layer.negative_slope))
-    if (
-        layer.threshold == 0
-        and layer.max_value == 6
-        and layer.negative_slope == 0
-    ):
-        return _interval(call, x, 0.0, 6.0)
-    return _from_input(wrapped, call, x)
-
-
 @rule(keras.layers.LeakyReLU, saves="sign pattern, exact")
-def leaky_relu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
-    """`LeakyReLU`."""
-    call = wrapped.own_call(arguments)
-    slope = float(wrapped.layer.negative_slope)
-    return _sign(call, arguments.tensors[0], slope)
-
-
 @rule(keras.layers.ELU, saves="output or input, compressed")
-def elu_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
-    """`ELU`: from its output, unless `alpha` scales that."""
+def activation_layer(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
+    """`Activation` and the layers that are one function each."""
     call = wrapped.own_call(arguments)
-    if wrapped.layer.alpha == 1:
-        return _from_output(wrapped, call, arguments.tensors[0], _elu_gradient)
-    return _from_input(wrapped, call, arguments.tensors[0])
+    return _layer(wrapped, wrapped.layer, call, arguments.tensors[0])
+
+
+#: Layers that may also be another layer's activation.
+_LAYERS = (
+    keras.layers.Activation,
+    keras.layers.ReLU,
+    keras.layers.LeakyReLU,
+    keras.layers.ELU,
+)
+
+
+def _layer(
+    wrapped: WrappedLayer,
+    layer: keras.layers.Layer,
+    call: Function,
+    x: tf.Tensor,
+) -> tf.Tensor:
+    """Applies a layer of one function, `wrapped` itself or its activation."""
+    if isinstance(layer, keras.layers.Activation):
+        return apply(wrapped, layer.activation, x)
+    if isinstance(layer, keras.layers.LeakyReLU):
+        return _sign(call, x, float(layer.negative_slope))
+    if isinstance(layer, keras.layers.ELU):
+        # From its output, unless `alpha` scales that.
+        if layer.alpha == 1:
+            return _from_output(wrapped, call, x, _elu_gradient)
+        return _from_input(wrapped, call, x)
+    if isinstance(layer, keras.layers.ReLU):
+        if layer.threshold == 0 and layer.max_value is None:
+            return _sign(call, x, float(layer.negative_slope))
+        if (
+            layer.threshold == 0
+            and layer.max_value == 6
+            and layer.negative_slope == 0
+        ):
+            return _interval(call, x, 0.0, 6.0)
+        return _from_input(wrapped, call, x)
+    return call(x)
 
 
 @rule(keras.layers.PReLU, saves="input, compressed")

@@ -152,3 +152,45 @@ def test_a_function_is_traced_once():
     assert purity.is_pure(function, x)
     assert purity.is_pure(function, tf.zeros((5, 3)))
     assert len(traces) == 1
+
+
+AS_LAYERS = {
+    "leaky_relu": lambda: layers.LeakyReLU(0.1),
+    "relu": layers.ReLU,
+    "relu6": lambda: layers.ReLU(6.0),
+    "relu_odd": lambda: layers.ReLU(2.0, 0.1, 0.5),
+    "elu": layers.ELU,
+    "elu_half": lambda: layers.ELU(0.5),
+    "swish": lambda: layers.Activation("swish"),
+}
+
+
+@pytest.mark.parametrize("name", list(AS_LAYERS))
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_layer_as_activation_is_covered(name, graph):
+    x = sample((8, 8, 6))
+    plain_y, plain = gradients(model_with(AS_LAYERS[name]()), x, graph)
+    model = comet_tf.wrap_model(model_with(AS_LAYERS[name]()), LOSSLESS)
+    y, own = gradients(model, x, graph)
+    np.testing.assert_array_equal(y, plain_y)
+    for one, other in zip(own, plain, strict=True):
+        scale = float(tf.reduce_max(tf.abs(other)))
+        np.testing.assert_allclose(one / scale, other / scale, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", list(AS_LAYERS))
+def test_a_layer_as_activation_leaves_nothing_uncompressed(name):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 6)),
+            layers.Conv2D(8, 3, activation=AS_LAYERS[name]()),
+            layers.Conv2D(8, 3, activation=AS_LAYERS[name]()),
+            layers.GlobalAveragePooling2D(),
+        ]
+    )
+    comet_tf.wrap_model(model, LOSSY)
+    model.compile("sgd", "mse")
+    model.fit(sample((16, 16, 6)), np.ones((4, 8)), verbose=0)
+    report = comet_tf.memory_report(model)
+    assert [row.tensor for row in report.uncompressed] == []
