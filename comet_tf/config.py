@@ -10,8 +10,8 @@ import numpy as np
 CODECS = ("comet", "lossless")
 MODES = ("relative", "absolute")
 ROUNDINGS = ("nearest", "dither")
-# What makes an object a codec.
 _FLOAT32 = np.finfo(np.float32)
+# What makes an object a codec.
 _METHODS = ("compress", "decompress", "sign_gradient", "keeps_sign")
 
 

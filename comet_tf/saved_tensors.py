@@ -252,16 +252,14 @@ def graph_trace(graph: tf.Graph) -> Trace:
     return trace
 
 
-def _graph_of(x: tf.Tensor) -> tf.Graph | None:
-    """The graph in which `x` is being used; `None` in eager mode."""
-    if tf.is_symbolic_tensor(x):
-        return x.graph
-    return tf.compat.v1.get_default_graph() if tf.inside_function() else None
-
-
 def _graph_at_hand() -> tf.Graph | None:
     """The graph that is being traced; `None` in eager mode."""
     return tf.compat.v1.get_default_graph() if tf.inside_function() else None
+
+
+def _graph_of(x: tf.Tensor) -> tf.Graph | None:
+    """The graph that made `x`, else the one at hand; `None` in eager mode."""
+    return x.graph if tf.is_symbolic_tensor(x) else _graph_at_hand()
 
 
 def lookup(x: tf.Tensor, graph: tf.Graph | None = None) -> SavedTensor | None:

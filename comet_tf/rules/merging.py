@@ -72,7 +72,5 @@ def reversible_embedding(
     wrapped: WrappedLayer, arguments: CallArguments
 ) -> Any:
     """An embedding, or in reverse the dense layer with the same weights."""
-    if not arguments.tensors:  # Indices: nothing to keep.
-        return wrapped.own_call(arguments)()
     linear = wrapped.layer.logit_soft_cap is None
     return recompute(wrapped, arguments, linear=linear)

@@ -31,7 +31,7 @@ def rearranging(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     """The layer's own call; its output is derived where its input is saved."""
     call = wrapped.own_call(arguments)
     y = call(*arguments.tensors)
-    if len(arguments.tensors) != 1:  # Indices, or something of its own.
+    if len(arguments.tensors) != 1:  # Something of its own.
         return y
     (x,) = arguments.tensors
     saved = saved_tensors.lookup(x)
