@@ -36,6 +36,7 @@ class Kept:
         bytes: Integer. Its size; for a packed kind, of the packed bytes, and
             -1 for streams and lists, whose size only the step itself knows.
         source_bytes: Integer. For a packed kind, bytes of what it stands for.
+        source: String. For a packed kind, name of the buffer it stands for.
         reader: String. Name of the operation that reads it first in the
             backward pass, in the scope of the operation whose gradient it is.
     """
@@ -44,6 +45,7 @@ class Kept:
     kind: str
     bytes: int
     source_bytes: int
+    source: str = ""
     reader: str = ""
 
 
@@ -135,11 +137,12 @@ def _describe(tensor: tf.Tensor, batch_size: int) -> Kept:
         return Kept(op.name, "tensor", _bytes(tensor, batch_size), 0)
     source = op.inputs[0]
     source_bytes = _bytes(source, batch_size)
+    name = buffer(source).name
     if kind == "stream":
-        return Kept(op.name, kind, -1, source_bytes)
+        return Kept(op.name, kind, -1, source_bytes, name)
     if kind == "mask":
         elements = source_bytes // source.dtype.size
-        return Kept(op.name, kind, (elements + 7) // 8, source_bytes)
+        return Kept(op.name, kind, (elements + 7) // 8, source_bytes, name)
     window, strides = op.get_attr("window"), op.get_attr("strides")
     batch, *spatial, channels = (size or batch_size for size in source.shape)
     if op.get_attr("padding") in ("VALID", b"VALID"):
@@ -147,7 +150,7 @@ def _describe(tensor: tf.Tensor, batch_size: int) -> Kept:
     outputs = [-(-n // s) for n, s in zip(spatial, strides, strict=True)]
     elements = batch * channels * math.prod(outputs)
     bits = max(1, math.ceil(math.log2(math.prod(window))))
-    return Kept(op.name, kind, (elements * bits + 7) // 8, source_bytes)
+    return Kept(op.name, kind, (elements * bits + 7) // 8, source_bytes, name)
 
 
 def _bytes(tensor: tf.Tensor, batch_size: int) -> int:

@@ -22,7 +22,7 @@ class LayerMemory:
         layer: String. Path of the layer in the model.
         rule: String. What its rule keeps.
         plain_bytes: Integer. Bytes of the activations that it needs, as plain
-            training keeps them.
+            training keeps them; each activation counts for one layer only.
         saved_bytes: Integer. Bytes kept instead. 0 where another layer's
             stream serves this one too.
         error_bound: Float. Largest absolute error of a restored element, of
@@ -204,9 +204,18 @@ def memory_report(model: keras.Model) -> MemoryReport:
         for _, handle in trace.saved.values()
         for tensor in handle.stored
     }
+    # What a convolution and a ReLU both need, plain training keeps once.
+    counted = {
+        graph_audit.buffer(tensor).name
+        for tensor, handle in trace.saved.values()
+        if handle.codec is not None
+    }
     for tensor in kept:
         layer = _layer_of(tensor.name, trace.scopes, state.left_alone)
         if tensor.kind in ("mask", "positions"):
+            if tensor.source in counted:
+                tensor = dataclasses.replace(tensor, source_bytes=0)
+            counted.add(tensor.source)
             packed.setdefault(layer, []).append(tensor)
         elif tensor.kind == "stream" or tensor.name in streams:
             continue

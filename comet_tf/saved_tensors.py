@@ -15,13 +15,12 @@ import dataclasses
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from comet_tf.codecs import Codec
 from comet_tf.error_bound.control import BoundControl
-from comet_tf.ops import mask_ops
 
 FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 
@@ -30,7 +29,20 @@ FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 _UNKNOWN_DIMENSION = 16
 
 
-Scale = Callable[[], tf.Tensor] | None
+class Transfer(NamedTuple):
+    """What becomes of a stream's errors in a tensor that is derived from it.
+
+    Attributes:
+        gain: Scalar tensor, or 1. Factor on the errors: the root mean square
+            of the deriving function's slope where errors reach.
+        reach: Scalar tensor, or 1. Fraction of the elements that they reach.
+    """
+
+    gain: tf.Tensor | float = 1.0
+    reach: tf.Tensor | float = 1.0
+
+
+TransferOf = Callable[[], Transfer]
 
 
 class SavedTensor:
@@ -62,15 +74,18 @@ class SavedTensor:
         """
 
     def serve(
-        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
+        self,
+        control: BoundControl,
+        raw_bytes: tf.Tensor | int,
+        transfer: TransferOf = Transfer,
     ) -> None:
         """Tells a control what became of its activation without storing it.
 
         Args:
             control: The error bound of the layer that reads it.
             raw_bytes: Bytes that this saves; 0 when another one told of them.
-            scale: Makes the factor from errors of this activation to those of
-                what the layer reads; `None` for 1.
+            transfer: Makes the `Transfer` from errors of this activation to
+                those of what the layer reads.
         """
 
 
@@ -139,17 +154,21 @@ class CompressedTensor(SavedTensor):
 
     def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
-        self.serve(control, 0, None)
+        self.serve(control, 0)
 
     def serve(
-        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
+        self,
+        control: BoundControl,
+        raw_bytes: tf.Tensor | int,
+        transfer: TransferOf = Transfer,
     ) -> None:
         """See `SavedTensor.serve`."""
         if control is self.control:
             return
         _, _, nonzero_fraction, bound = tf.unstack(self._info)
-        if scale is not None:
-            bound *= tf.cast(scale(), bound.dtype)
+        gain, reach = transfer()
+        bound *= tf.cast(gain, bound.dtype)
+        nonzero_fraction *= tf.cast(reach, bound.dtype)
         raw_bytes = tf.cast(raw_bytes, bound.dtype)
         stream_bytes = tf.zeros_like(bound)
         control.stream_info.assign(
@@ -169,21 +188,22 @@ class DerivedTensor(SavedTensor):
     Args:
         parent: The saved tensor that is really stored.
         function: Maps the parent's values to this tensor's values.
-        scale: Makes the factor by which the function scales errors, where
-            that is far from 1: the root mean square of its derivative.
+        transfer: Makes the `Transfer` of errors, where that is far from 1.
+        stored: Further tensors that the function reads, such as a mask.
     """
 
     def __init__(
         self,
         parent: SavedTensor,
         function: Callable[[tf.Tensor], tf.Tensor],
-        scale: Scale = None,
+        transfer: TransferOf = Transfer,
+        stored: Sequence[tf.Tensor] = (),
     ) -> None:
         self._parent = parent
         self._function = function
-        self._scale = scale
+        self._transfer = transfer
         self._counted = False
-        self.stored = parent.stored
+        self.stored = (*parent.stored, *stored)
         self.codec = parent.codec
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -196,20 +216,23 @@ class DerivedTensor(SavedTensor):
         if not self._counted:
             raw_bytes = tf.size(x, tf.int64) * x.dtype.size
             self._counted = True
-        self.serve(control, raw_bytes, None)
+        self.serve(control, raw_bytes)
 
     def serve(
-        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
+        self,
+        control: BoundControl,
+        raw_bytes: tf.Tensor | int,
+        transfer: TransferOf = Transfer,
     ) -> None:
         """See `SavedTensor.serve`."""
-        self._parent.serve(control, raw_bytes, _product(self._scale, scale))
 
+        def whole() -> Transfer:
+            first, second = self._transfer(), transfer()
+            return Transfer(
+                first.gain * second.gain, first.reach * second.reach
+            )
 
-def _product(one: Scale, other: Scale) -> Scale:
-    if one is None or other is None:
-        return one or other
-    first, second = one, other
-    return lambda: first() * second()
+        self._parent.serve(control, raw_bytes, whole)
 
 
 @dataclasses.dataclass
@@ -340,41 +363,3 @@ def save(x: tf.Tensor, codec: Codec, control: BoundControl) -> SavedTensor:
         return CompressedTensor(x, codec, control)
     handle.add_consumer(control, x)
     return handle
-
-
-class SignPattern:
-    """The sign pattern of a (leaky) ReLU's output, stored as late as possible.
-
-    If some layer saves the output anyway, that stream has the pattern and
-    nothing is stored here. Whether one does is only known when the backward
-    pass is traced, so in a graph the choice is made then. In eager mode the
-    output is gone by then, so one bit an element is packed at once.
-
-    Args:
-        y: Tensor. Output of the activation, the object the next layer sees.
-        negative_slope: Float. The activation's slope for negative inputs.
-    """
-
-    def __init__(self, y: tf.Tensor, negative_slope: float) -> None:
-        self._slope = negative_slope
-        if tf.is_symbolic_tensor(y):
-            self._y: tf.Tensor | None = y
-            self._mask: tf.Tensor | None = None
-        else:
-            self._y = None
-            self._mask = mask_ops.pack_mask(y)
-
-    def gradient(self, dy: tf.Tensor) -> tf.Tensor:
-        """Returns `dy` where the output is positive, else `slope * dy`."""
-        if self._y is not None:
-            handle = lookup(self._y, self._y.graph)
-            if handle is not None:
-                dx = handle.sign_gradient(dy, self._slope)
-                if dx is not None:
-                    return dx
-            if self._mask is None:
-                # In the graph of the forward pass: from another graph (the
-                # gradient of a called function) `y` itself would be captured.
-                with self._y.graph.as_default(), tf.control_dependencies(None):
-                    self._mask = mask_ops.pack_mask(self._y)
-        return mask_ops.mask_gradient(self._mask, dy, self._slope)

@@ -3,9 +3,8 @@
 
 Four kinds, by what their gradient reads:
 
-- a sign pattern (ReLU, leaky ReLU): exact, from the stream of whoever saves
-  the output anyway, else one bit an element;
-- an interval (ReLU6): exact, one bit an element;
+- a sign pattern or an interval (ReLU, leaky ReLU, ReLU6): exact, see
+  `piecewise_linear`;
 - the output (sigmoid, tanh, elu, softmax): compressed;
 - the input (everything else): compressed; the output is then derived from it,
   so a next layer that needs the output stores nothing.
@@ -23,8 +22,7 @@ import tensorflow as tf
 
 from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
-from comet_tf.ops import mask_ops
-from comet_tf.rules import purity, statistics
+from comet_tf.rules import piecewise_linear, purity, statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.recompute import recompute
 from comet_tf.rules.registry import rule
@@ -150,9 +148,9 @@ def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
         if function in _LINEAR:
             return function(x)
         if function in _SIGN_SLOPES:
-            return _sign(function, x, _SIGN_SLOPES[function])
+            return piecewise_linear.sign(function, x, _SIGN_SLOPES[function])
         if function in _RELU6:
-            return _interval(function, x, 0.0, 6.0)
+            return piecewise_linear.interval(function, x, upper=6.0)
         if function in _FROM_OUTPUT:
             return _from_output(wrapped, function, x, _FROM_OUTPUT[function])
         if function in _FROM_INPUT:
@@ -164,43 +162,6 @@ def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
         "or reads variables, so it cannot be run again"
     )
     return function(x)
-
-
-def _sign(function: Function, x: tf.Tensor, slope: float) -> tf.Tensor:
-    def gradients(
-        dys: scheduling.Tensors, *_: Any
-    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
-        return [pattern.gradient(dys[0])], []
-
-    (y,) = scheduling.with_gradient(
-        lambda tensors: [function(tensors[0])],
-        [x],
-        [],
-        scheduling.Backward([], gradients),
-    )
-    pattern = saved_tensors.SignPattern(y, slope)
-    return y
-
-
-def _interval(
-    function: Function, x: tf.Tensor, lower: float, upper: float
-) -> tf.Tensor:
-    masks: list[tf.Tensor] = []
-
-    def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
-        y = function(tensors[0])
-        masks[:] = [mask_ops.pack_mask(y, lower, upper)]
-        return [y]
-
-    def gradients(
-        dys: scheduling.Tensors, *_: Any
-    ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
-        return [mask_ops.mask_gradient(masks[0], dys[0])], []
-
-    (y,) = scheduling.with_gradient(
-        forward, [x], [], scheduling.Backward([], gradients)
-    )
-    return y
 
 
 class _Late(saved_tensors.SavedTensor):
@@ -321,7 +282,7 @@ def _layer(
     if isinstance(layer, keras.layers.Activation):
         return apply(wrapped, layer.activation, x)
     if isinstance(layer, keras.layers.LeakyReLU):
-        return _sign(call, x, float(layer.negative_slope))
+        return piecewise_linear.sign(call, x, float(layer.negative_slope))
     if isinstance(layer, keras.layers.ELU):
         # From its output, unless `alpha` scales that.
         if layer.alpha == 1:
@@ -329,13 +290,13 @@ def _layer(
         return _from_input(wrapped, call, x)
     if isinstance(layer, keras.layers.ReLU):
         if layer.threshold == 0 and layer.max_value is None:
-            return _sign(call, x, float(layer.negative_slope))
+            return piecewise_linear.sign(call, x, float(layer.negative_slope))
         if (
             layer.threshold == 0
             and layer.max_value == 6
             and layer.negative_slope == 0
         ):
-            return _interval(call, x, 0.0, 6.0)
+            return piecewise_linear.interval(call, x, upper=6.0)
         return _from_input(wrapped, call, x)
     return call(x)
 

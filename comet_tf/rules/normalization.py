@@ -143,11 +143,13 @@ def _normalized(
         y = _line([tf.cast(x, slope.dtype)], [slope], offset, axis)
         return tf.cast(y, dtype)
 
-    def scale() -> tf.Tensor:
+    def transfer() -> saved_tensors.Transfer:
         slope, _ = line()
-        return tf.sqrt(tf.reduce_mean(tf.square(slope)))
+        return saved_tensors.Transfer(
+            gain=tf.sqrt(tf.reduce_mean(tf.square(slope)))
+        )
 
-    return saved_tensors.DerivedTensor(saved, output, scale)
+    return saved_tensors.DerivedTensor(saved, output, transfer)
 
 
 def _batch_norm_gradient(

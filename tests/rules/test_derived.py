@@ -9,6 +9,7 @@ from keras import layers
 
 import comet_tf
 from comet_tf import saved_tensors, wrapping
+from comet_tf.error_bound import theory
 
 BOUND = 0.01
 
@@ -28,10 +29,10 @@ def block() -> keras.Model:
     return model
 
 
-def images() -> np.ndarray:
+def images(count: int = 6) -> np.ndarray:
     rng = np.random.default_rng(1)
     scale = np.linspace(0.5, 4.0, 8)
-    return (rng.normal(size=(6, 12, 12, 8)) * scale).astype(np.float32)
+    return (rng.normal(size=(count, 12, 12, 8)) * scale).astype(np.float32)
 
 
 def wrapped(**config) -> keras.Model:
@@ -140,3 +141,126 @@ def test_adapted_bounds_of_derived_activations_stay_in_step():
     # One stream has one bound, whatever units its readers count in.
     assert len(shares) == 3
     assert shares == pytest.approx([shares[0]] * 3, rel=1e-3)
+
+
+def rectified(activation) -> keras.Model:
+    """Batch norm, a piecewise linear activation, and a convolution."""
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((12, 12, 8)),
+            layers.BatchNormalization(name="norm"),
+            activation(),
+            layers.Conv2D(4, 3, name="conv"),
+        ]
+    )
+    gamma, beta = model.get_layer("norm").trainable_variables
+    gamma.assign(np.linspace(0.2, 5.0, 8))
+    beta.assign(np.linspace(-1.0, 3.0, 8))
+    return model
+
+
+PIECEWISE_LINEAR = {
+    "relu": lambda: layers.Activation("relu"),
+    "relu6": lambda: layers.ReLU(6.0),
+    "leaky_relu": lambda: layers.LeakyReLU(0.3),
+}
+
+
+@pytest.fixture(params=PIECEWISE_LINEAR)
+def activation(request):
+    return PIECEWISE_LINEAR[request.param]
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "dither"])
+def test_a_rectified_norm_is_one_stream_and_a_mask(activation, rounding):
+    model, x = rectified(activation), images(64)
+    config = comet_tf.CompressionConfig(
+        min_bytes=0, error_bound=BOUND, mode="absolute", rounding=rounding
+    )
+    comet_tf.wrap_model(model, config)
+
+    @tf.function
+    def restored(x):
+        model(x, training=True)
+        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
+        return [
+            (tensor, handle.restore(after=[]))
+            for tensor, handle in trace.saved.values()
+        ]
+
+    exact, found = (np.asarray(v) for v in restored(tf.constant(x))[-1])
+    stored = {name for name, i in infos(model).items() if i.stream_bytes}
+    assert stored == {"norm/input"}
+    slope = (
+        model.get_layer("norm").gamma / (x.std((0, 1, 2)) ** 2 + 1e-3) ** 0.5
+    )
+    assert (np.abs(exact - found) <= BOUND * np.asarray(slope) + 1e-5).all()
+    # The pieces are exact: zeros stay zeros, and nothing else becomes one.
+    for value in (0.0, 6.0):
+        if (exact == value).sum() > 1:
+            np.testing.assert_array_equal(found == value, exact == value)
+    # Within a piece the error has no preference, even next to its end.
+    near = (exact > 0) & (exact < BOUND * np.asarray(slope))
+    assert near.sum() > 50
+    error = (found - exact)[near] / np.broadcast_to(slope, x.shape)[near]
+    assert abs(error.mean()) < 0.25 * BOUND
+
+
+def test_a_rectified_norm_has_the_gradients_of_its_layers(activation):
+    x = images()
+    expected = gradients(rectified(activation), x)
+    for bound, tolerance in ((1e-5, 1e-4), (BOUND, 0.05)):
+        model = rectified(activation)
+        config = comet_tf.CompressionConfig(
+            min_bytes=0, error_bound=bound, mode="absolute"
+        )
+        comet_tf.wrap_model(model, config)
+        for found, value in zip(gradients(model, x), expected, strict=True):
+            error = np.abs(found - value).max()
+            assert error <= tolerance * np.abs(value).max()
+
+
+def test_errors_behind_a_rectified_norm_are_predicted(activation):
+    """Of all that lies between stream and weight gradient the theory knows."""
+    model, x = rectified(activation), images()
+    config = comet_tf.CompressionConfig(
+        min_bytes=0, error_bound=0.05, mode="absolute", rounding="dither"
+    )
+    weights = model.get_layer("conv").trainable_variables
+    target = np.random.default_rng(5).normal(size=(6, 10, 10, 4))
+
+    def kernel_gradient(model, x):
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True) * target)
+            return tape.gradient(loss, weights[0].value)
+
+        return [step(tf.constant(x)).numpy() for _ in range(40)]
+
+    exact = kernel_gradient(model, x)[0]
+    comet_tf.wrap_model(model, config)
+    errors = np.stack(kernel_gradient(model, x)) - exact
+    info = infos(model)["conv/input"]
+    predicted = theory.predicted_gradient_error(
+        info.absolute_bound, np.square(target).sum(), 4, info.nonzero_fraction
+    )
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(
+        predicted, rel=0.1
+    )
+
+
+def test_an_activation_that_two_layers_need_counts_once():
+    model = rectified(PIECEWISE_LINEAR["relu6"])
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(min_bytes=0))
+    model.compile("sgd", "mse")
+    x = images()
+    model.fit(x, np.zeros((6, 10, 10, 4)), verbose=0)
+    report = comet_tf.memory_report(model)
+    # The input of the norm, and the output of the activation.
+    assert report.plain_bytes == 2 * x.nbytes
+    saved = {row.layer: row.saved_bytes for row in report.layers}
+    assert saved["conv"] == 0
+    assert sum(saved.values()) == report.compressed_bytes
+    assert x.nbytes // 32 in saved.values()
