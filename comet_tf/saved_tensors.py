@@ -15,11 +15,12 @@ import dataclasses
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from comet_tf.codecs import Codec
+from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
 
 FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
@@ -29,20 +30,7 @@ FLOAT_TYPES = (tf.float32, tf.float16, tf.bfloat16)
 _UNKNOWN_DIMENSION = 16
 
 
-class Transfer(NamedTuple):
-    """What becomes of a stream's errors in a tensor that is derived from it.
-
-    Attributes:
-        gain: Scalar tensor, or 1. Factor on the errors: the root mean square
-            of the deriving function's slope where errors reach.
-        reach: Scalar tensor, or 1. Fraction of the elements that they reach.
-    """
-
-    gain: tf.Tensor | float = 1.0
-    reach: tf.Tensor | float = 1.0
-
-
-TransferOf = Callable[[], Transfer]
+Scale = Callable[[], tf.Tensor] | None
 
 
 class SavedTensor:
@@ -57,6 +45,31 @@ class SavedTensor:
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the values, not before all of `after` is there."""
         raise NotImplementedError
+
+    def restore_again(self, values: tf.Tensor) -> tf.Tensor:
+        """Returns the values once more, on steps that collect statistics.
+
+        Args:
+            values: What `restore` returned to the layer that collects. The
+                operations depend on it: a control dependency is lost where
+                TensorFlow inlines the branch that they are in.
+
+        Returns:
+            Tensor like the activation.
+        """
+        del values
+        return self.restore(after=[])
+
+    def draw_error(self, values: tf.Tensor) -> tf.Tensor:
+        """Draws an error such as storing the activation has caused.
+
+        Args:
+            values: What `restore` returned.
+
+        Returns:
+            Tensor like `values`.
+        """
+        return tf.zeros_like(values)
 
     def sign_gradient(
         self, dy: tf.Tensor, negative_slope: float
@@ -74,18 +87,15 @@ class SavedTensor:
         """
 
     def serve(
-        self,
-        control: BoundControl,
-        raw_bytes: tf.Tensor | int,
-        transfer: TransferOf = Transfer,
+        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
     ) -> None:
         """Tells a control what became of its activation without storing it.
 
         Args:
             control: The error bound of the layer that reads it.
             raw_bytes: Bytes that this saves; 0 when another one told of them.
-            transfer: Makes the `Transfer` from errors of this activation to
-                those of what the layer reads.
+            scale: Makes the factor from errors of this activation to those of
+                what the layer reads; `None` for 1.
         """
 
 
@@ -138,11 +148,22 @@ class CompressedTensor(SavedTensor):
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `SavedTensor.restore`."""
         with tf.control_dependencies(list(after)):
-            values = self.codec.decompress(
-                self._stream, self._shape, self._dtype
-            )
+            return self._decompress(self._shape)
+
+    def _decompress(self, shape: tf.Tensor) -> tf.Tensor:
+        values = self.codec.decompress(self._stream, shape, self._dtype)
         values.set_shape(self.static_shape)
         return values
+
+    def restore_again(self, values: tf.Tensor) -> tf.Tensor:
+        """See `SavedTensor.restore_again`."""
+        return self._decompress(
+            self._shape + tf.cast(statistics.zero_after(values), tf.int64)
+        )
+
+    def draw_error(self, values: tf.Tensor) -> tf.Tensor:
+        """See `SavedTensor.draw_error`."""
+        return statistics.draw_error(self.control, values)
 
     def sign_gradient(
         self, dy: tf.Tensor, negative_slope: float
@@ -154,21 +175,17 @@ class CompressedTensor(SavedTensor):
 
     def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
-        self.serve(control, 0)
+        self.serve(control, 0, None)
 
     def serve(
-        self,
-        control: BoundControl,
-        raw_bytes: tf.Tensor | int,
-        transfer: TransferOf = Transfer,
+        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
     ) -> None:
         """See `SavedTensor.serve`."""
         if control is self.control:
             return
         _, _, nonzero_fraction, bound = tf.unstack(self._info)
-        gain, reach = transfer()
-        bound *= tf.cast(gain, bound.dtype)
-        nonzero_fraction *= tf.cast(reach, bound.dtype)
+        if scale is not None:
+            bound *= tf.cast(scale(), bound.dtype)
         raw_bytes = tf.cast(raw_bytes, bound.dtype)
         stream_bytes = tf.zeros_like(bound)
         control.stream_info.assign(
@@ -188,7 +205,9 @@ class DerivedTensor(SavedTensor):
     Args:
         parent: The saved tensor that is really stored.
         function: Maps the parent's values to this tensor's values.
-        transfer: Makes the `Transfer` of errors, where that is far from 1.
+        scale: Makes the factor by which the function scales errors, where
+            that is far from 1: the root mean square of its derivative. It may
+            be rough; steps that collect statistics measure it.
         stored: Further tensors that the function reads, such as a mask.
     """
 
@@ -196,12 +215,12 @@ class DerivedTensor(SavedTensor):
         self,
         parent: SavedTensor,
         function: Callable[[tf.Tensor], tf.Tensor],
-        transfer: TransferOf = Transfer,
+        scale: Scale = None,
         stored: Sequence[tf.Tensor] = (),
     ) -> None:
         self._parent = parent
         self._function = function
-        self._transfer = transfer
+        self._scale = scale
         self._counted = False
         self.stored = (*parent.stored, *stored)
         self.codec = parent.codec
@@ -210,29 +229,36 @@ class DerivedTensor(SavedTensor):
         """See `SavedTensor.restore`."""
         return self._function(self._parent.restore(after))
 
+    def restore_again(self, values: tf.Tensor) -> tf.Tensor:
+        """See `SavedTensor.restore_again`."""
+        return self._function(self._parent.restore_again(values))
+
+    def draw_error(self, values: tf.Tensor) -> tf.Tensor:
+        """See `SavedTensor.draw_error`."""
+        source = self._parent.restore_again(values)
+        error = self._parent.draw_error(source)
+        return self._function(source + error) - values
+
     def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
         raw_bytes: tf.Tensor | int = 0
         if not self._counted:
             raw_bytes = tf.size(x, tf.int64) * x.dtype.size
             self._counted = True
-        self.serve(control, raw_bytes)
+        self.serve(control, raw_bytes, None)
 
     def serve(
-        self,
-        control: BoundControl,
-        raw_bytes: tf.Tensor | int,
-        transfer: TransferOf = Transfer,
+        self, control: BoundControl, raw_bytes: tf.Tensor | int, scale: Scale
     ) -> None:
         """See `SavedTensor.serve`."""
+        self._parent.serve(control, raw_bytes, _product(self._scale, scale))
 
-        def whole() -> Transfer:
-            first, second = self._transfer(), transfer()
-            return Transfer(
-                first.gain * second.gain, first.reach * second.reach
-            )
 
-        self._parent.serve(control, raw_bytes, whole)
+def _product(one: Scale, other: Scale) -> Scale:
+    if one is None or other is None:
+        return one or other
+    first, second = one, other
+    return lambda: first() * second()
 
 
 @dataclasses.dataclass

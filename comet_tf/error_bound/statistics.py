@@ -10,6 +10,11 @@ need theirs, for whoever wants to release those.
 - `probe_noise` for layers that hand the error of what they stored on. It
   measures what can be derived for each kind of layer (its tests do), and
   works for any.
+
+All take a function that draws an error: `draw_error` for a tensor that is
+stored itself. What is derived from another tensor's stream has errors that
+differ from channel to channel; they are drawn there and take the same way
+(`SavedTensor.draw_error`).
 """
 
 from __future__ import annotations
@@ -32,6 +37,9 @@ GradientsOf: TypeAlias = Callable[
     tuple[Sequence["Tensor | None"], Sequence["Tensor | None"]],
 ]
 
+# Draws an error of a restored tensor, which it is given.
+DrawError: TypeAlias = Callable[[Tensor], Tensor]
+
 # Errors are drawn without a state of their own, so that collecting changes no
 # other random number. The same ones each time will do.
 _SEED = (20, 22)
@@ -46,8 +54,11 @@ def record_weight_gradient(
     gradient: Callable[[], Tensor],
     channels: Tensor | int,
     layer_input: Tensor,
+    draw: DrawError | None = None,
+    groups: int = 1,
+    channel_axis: int = -1,
 ) -> Tensor:
-    """Records `WeightStats`.
+    """Records `WeightStats`, and what errors a derived input has.
 
     Args:
         control: The control of the stored input.
@@ -58,19 +69,33 @@ def record_weight_gradient(
             product of its strides, because each kernel element then meets one
             output position in so many.
         layer_input: The restored input.
+        draw: Draws an error of an input that is derived from another stream;
+            `None` where it is stored itself.
+        groups: Groups of channels that do not meet: `groups` of a
+            convolution, the input channels of a depthwise one.
+        channel_axis: Axis of the channels in input and output.
 
     Returns:
         A tensor to wait for.
     """
 
     def write() -> Tensor:
+        error = (draw or _drawn_for(control))(layer_input)
+        if draw is not None:
+            _tell_of_error(control, error, layer_input)
+        squares = _sum_of_squares(dy)
+        mean_square = _mean_square(layer_input)
+        if groups > 1:
+            squares, mean_square = _of_groups(
+                dy, error, layer_input, groups, channel_axis
+            )
         control.gradient_stats.assign(
             tf.stack(
                 [
-                    _sum_of_squares(dy),
+                    squares,
                     tf.cast(channels, tf.float32),
                     _mean_abs(gradient()),
-                    _mean_square(layer_input),
+                    mean_square,
                 ]
             )
         )
@@ -79,30 +104,82 @@ def record_weight_gradient(
     return tf.cond(control.collect, write, lambda: tf.constant(False))
 
 
+def _of_groups(
+    dy: Tensor, error: Tensor, x: Tensor, groups: int, axis: int
+) -> tuple[Tensor, Tensor]:
+    """Sum of squares and mean square that groups of channels come to.
+
+    A kernel element of group g errs with the variance v_g · S_g / (C/G), where
+    v_g is the variance of the group's input errors and S_g the sum of squares
+    of its output gradient. Both differ much between groups, and together: a
+    dead channel has no error and, before a batch norm, a huge gradient. So the
+    mean over the groups is not the product of the means, but
+
+        mean_g(v_g · S_g / (C/G)) = v · S' / C,  S' = G · Σ v_g S_g / Σ v_g,
+
+    and in the same way for noise in dy, with mean squares in the place of v.
+    """
+    squares = _group_squares(dy, groups, axis)
+    errors = _group_squares(error, groups, axis)
+    inputs = _group_squares(x, groups, axis)
+    count = tf.cast(tf.size(x), tf.float32)
+    weighted = tf.math.divide_no_nan(
+        groups * tf.reduce_sum(errors * squares), tf.reduce_sum(errors)
+    )
+    mean_square = tf.math.divide_no_nan(
+        groups * tf.reduce_sum(inputs * squares), count * weighted
+    )
+    return weighted, mean_square
+
+
+def _group_squares(x: Tensor, groups: int, axis: int) -> Tensor:
+    """Sum of squares of each group of channels."""
+    rank = x.shape.rank
+    axes = [i for i in range(rank) if i != axis % rank]
+    channels = tf.reduce_sum(tf.square(_float(x)), axes)
+    return tf.reduce_sum(tf.reshape(channels, [groups, -1]), axis=1)
+
+
+def _tell_of_error(control: BoundControl, error: Tensor, x: Tensor) -> None:
+    """Records fraction of non-zeros and bound of a derived activation.
+
+    The bound is that of a uniform error of the same variance on its non-zeros:
+    the same for all channels, as the theory has it.
+    """
+    # In two bytes an element; `count_nonzero` takes eight.
+    nonzero = tf.cast(_mean_square(tf.cast(x != 0, tf.float16)), tf.float64)
+    variance = tf.cast(_mean_square(error), tf.float64)
+    bound = tf.sqrt(3.0 * tf.math.divide_no_nan(variance, nonzero))
+    info = control.stream_info.read_value()
+    control.stream_info.assign(tf.stack([info[0], info[1], nonzero, bound]))
+
+
 def measure_weight_error(
     control: BoundControl,
     restored: Tensor,
     weight_gradient_of: Callable[[Tensor], Tensor],
+    draw: DrawError | None = None,
 ) -> Tensor:
     """Measures the standard deviation of a weight gradient's error.
 
     The weight gradient of a convolution or dense layer is linear in the
     layer's input, so the gradient computed from an error alone is the error of
-    the gradient. The error is drawn as the codec's would be: uniform within
-    the bound on non-zeros, none on zeros. It costs one more weight gradient.
+    the gradient. It costs one more weight gradient.
 
     Args:
         control: The control of the stored input.
         restored: The restored input.
         weight_gradient_of: The layer's weight gradient as a function of its
             input.
+        draw: As in `record_weight_gradient`.
 
     Returns:
         A tensor to wait for.
     """
 
     def write() -> Tensor:
-        gradient = weight_gradient_of(_draw_error(control, restored))
+        error = (draw or _drawn_for(control))(restored)
+        gradient = weight_gradient_of(error)
         control.measured_error.assign(tf.sqrt(_mean_square(gradient)))
         return tf.constant(True)
 
@@ -114,10 +191,11 @@ def probe_noise(
     restored: Sequence[Tensor],
     index: int,
     gradients_of: GradientsOf,
+    draw: DrawError | None = None,
 ) -> Tensor:
     """Records `ActivationStats` by disturbing a restored tensor.
 
-    A second error, drawn like the first, is added to the restored tensor, and
+    A second error, like the first, is added to the restored tensor, and
     the layer's gradients are computed once from each. Their difference is what
     such an error does: per unit variance of the error, its squared norm is the
     noise gain. Of the layer's own weights the one that suffers most, relative
@@ -128,6 +206,7 @@ def probe_noise(
         restored: All restored tensors of the layer.
         index: Which of them is the control's.
         gradients_of: The layer's gradients as a function of those.
+        draw: As in `record_weight_gradient`.
 
     Returns:
         A tensor to wait for.
@@ -138,7 +217,9 @@ def probe_noise(
         # One after the other: each needs room of its own.
         done = [g for g in (*inputs, *weights) if g is not None]
         with tf.control_dependencies(done):
-            error = _draw_error(control, restored[index])
+            error = (draw or _drawn_for(control))(restored[index])
+            if draw is not None:
+                _tell_of_error(control, error, restored[index])
             variance = tf.maximum(_mean_square(error), _TINY)
             disturbed = list(restored)
             disturbed[index] = restored[index] + error
@@ -175,22 +256,40 @@ def probe_noise(
     return tf.cond(control.collect, write, lambda: tf.constant(False))
 
 
-def _draw_error(control: BoundControl, restored: Tensor) -> Tensor:
-    """An error such as the codec's: none on zeros, else within the bound."""
+def draw_error(control: BoundControl, restored: Tensor) -> Tensor:
+    """Draws an error such as the codec's: none on zeros, else within the bound.
+
+    Args:
+        control: The control of a stored activation.
+        restored: The activation.
+
+    Returns:
+        Tensor like `restored`.
+    """
     bound = tf.cast(control.stream_info.read_value()[3], tf.float32)
     # Random numbers need no input, so those of all layers would be drawn when
     # the step begins, or even while the graph is optimised: as many bytes as
-    # plain training keeps. A control dependency on the tensor is lost where
-    # TensorFlow inlines the branch that this is in. So the seed is made to
-    # depend on an element of it: what has no sign bit is not less than zero,
-    # which no optimiser knows.
-    element = tf.reduce_sum(tf.reshape(restored, [-1])[:1])
-    bits = tf.bitcast(tf.cast(element, tf.float32), tf.int32)
-    nothing = tf.minimum(tf.bitwise.bitwise_and(bits, 0x7FFFFFFF), 0)
-    seed = tf.constant(_SEED) + nothing
+    # plain training keeps.
+    seed = tf.constant(_SEED) + zero_after(restored)
     error = tf.random.stateless_uniform(tf.shape(restored), seed, -bound, bound)
     zeros = tf.zeros([], restored.dtype)
     return tf.where(restored == 0, zeros, tf.cast(error, restored.dtype))
+
+
+def _drawn_for(control: BoundControl) -> DrawError:
+    return lambda restored: draw_error(control, restored)
+
+
+def zero_after(x: Tensor) -> Tensor:
+    """Returns the int32 number 0, not before `x` is there.
+
+    A control dependency is lost where TensorFlow inlines the branch that an
+    operation is in. So the number is made from an element of `x`: what has no
+    sign bit is not less than zero, which no optimiser knows.
+    """
+    element = tf.reduce_sum(tf.reshape(x, [-1])[:1])
+    bits = tf.bitcast(tf.cast(element, tf.float32), tf.int32)
+    return tf.minimum(tf.bitwise.bitwise_and(bits, 0x7FFFFFFF), 0)
 
 
 def _float(x: Tensor) -> Tensor:

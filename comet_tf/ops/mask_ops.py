@@ -53,25 +53,3 @@ def mask_gradient(
     return library().comet_mask_gradient(
         mask, dy, negative_slope=negative_slope
     )
-
-
-def set_fraction(mask: tf.Tensor, elements: tf.Tensor) -> tf.Tensor:
-    """Counts how much of a mask is set.
-
-    Args:
-        mask: What `pack_mask` returned.
-        elements: int64 scalar. Number of elements it was made of.
-
-    Returns:
-        float32 scalar, the fraction of set bits; 0 of an empty mask.
-    """
-    # Eight bytes at a time, so that the counts take little room.
-    whole = tf.size(mask) // 8 * 8
-    words = tf.bitcast(tf.reshape(mask[:whole], [-1, 8]), tf.int64)
-    count = _set_bits(words) + _set_bits(mask[whole:])
-    return count / tf.cast(tf.maximum(elements, 1), tf.float32)
-
-
-def _set_bits(integers: tf.Tensor) -> tf.Tensor:
-    counts = tf.raw_ops.PopulationCount(x=integers)
-    return tf.reduce_sum(tf.cast(counts, tf.float32))

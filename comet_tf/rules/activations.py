@@ -199,7 +199,7 @@ def _from_output(
 
     # An activation's output is as large as its input.
     control = wrapped.control(x, "output", ACTIVATION_GRADIENT)
-    observe = statistics.passed_on(wrapped, [control], gradients)
+    observe = statistics.passed_on(wrapped, [control], [late], gradients)
     (y,) = scheduling.with_gradient(
         forward,
         [x],
@@ -235,7 +235,7 @@ def _from_input(
             y = function(restored[0])
         return [tape.gradient(y, restored[0], output_gradients=dys[0])], []
 
-    observe = statistics.passed_on(wrapped, [control], gradients)
+    observe = statistics.passed_on(wrapped, [control], [saved], gradients)
     (y,) = scheduling.with_gradient(
         lambda tensors: [function(tensors[0])],
         [x],

@@ -86,7 +86,9 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
             for variable, parameter in zip(variables, parameters, strict=True)
         ]
 
-    observe = statistics.passed_on(wrapped, [control], gradients, values)
+    observe = statistics.passed_on(
+        wrapped, [control], [saved], gradients, values
+    )
     (y,) = scheduling.with_gradient(
         forward,
         [x],
@@ -143,13 +145,11 @@ def _normalized(
         y = _line([tf.cast(x, slope.dtype)], [slope], offset, axis)
         return tf.cast(y, dtype)
 
-    def transfer() -> saved_tensors.Transfer:
+    def scale() -> tf.Tensor:
         slope, _ = line()
-        return saved_tensors.Transfer(
-            gain=tf.sqrt(tf.reduce_mean(tf.square(slope)))
-        )
+        return tf.sqrt(tf.reduce_mean(tf.square(slope)))
 
-    return saved_tensors.DerivedTensor(saved, output, transfer)
+    return saved_tensors.DerivedTensor(saved, output, scale)
 
 
 def _batch_norm_gradient(

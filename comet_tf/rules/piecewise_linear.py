@@ -108,16 +108,8 @@ def _derive_by_mask(
         outside = (found == 0) & (restored > ceiling / 2)
         return tf.where(outside, tf.cast(ceiling, found.dtype), found)
 
-    def transfer() -> saved_tensors.Transfer:
-        kept = mask_ops.set_fraction(packed, tf.size(y, tf.int64))
-        if slope == 0:
-            return saved_tensors.Transfer(reach=kept)
-        return saved_tensors.Transfer(
-            gain=tf.sqrt(kept + (1 - kept) * slope**2)
-        )
-
     saved_tensors.remember(
-        y, saved_tensors.DerivedTensor(saved, output, transfer, [packed])
+        y, saved_tensors.DerivedTensor(saved, output, stored=[packed])
     )
 
 

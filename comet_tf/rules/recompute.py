@@ -115,23 +115,26 @@ def recompute(
         wrapped.control(x, slot, kind, kernels)
         for x, slot in zip(inputs, slots, strict=True)
     ]
+    saved = [
+        wrapped.save(x, control)
+        for x, control in zip(inputs, controls, strict=True)
+    ]
     if linear:
         is_kernel = [len(v.shape) > 1 for v in variables]
         observe = statistics.weight_gradient(
-            wrapped, controls[0], gradients, values, is_kernel
+            wrapped, controls[0], saved[0], gradients, values, is_kernel
         )
     else:
-        observe = statistics.passed_on(wrapped, controls, gradients, values)
+        observe = statistics.passed_on(
+            wrapped, controls, saved, gradients, values
+        )
     try:
         outputs = scheduling.with_gradient(
             forward,
             inputs,
             values,
             scheduling.Backward(
-                saved=[
-                    wrapped.save(x, control)
-                    for x, control in zip(inputs, controls, strict=True)
-                ],
+                saved=saved,
                 gradients=gradients,
                 linear=linear,
                 observe=observe,

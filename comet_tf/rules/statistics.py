@@ -10,12 +10,14 @@ import tensorflow as tf
 from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.rules.base import WrappedLayer
-from comet_tf.scheduling import GradientsOf, Observer, Tensors
+from comet_tf.saved_tensors import DerivedTensor, SavedTensor
+from comet_tf.scheduling import GradientsOf, Observer, Tensors, after
 
 
 def weight_gradient(
     wrapped: WrappedLayer,
     control: BoundControl | None,
+    saved: SavedTensor,
     gradients: GradientsOf,
     parameters: Tensors,
     is_kernel: Sequence[bool],
@@ -25,6 +27,7 @@ def weight_gradient(
     Args:
         wrapped: The layer, linear in its input.
         control: The input's error bound; `None` when it is kept exactly.
+        saved: The saved input.
         gradients: The layer's gradients, see `Backward`.
         parameters: Tensors of its trainable variables.
         is_kernel: List of booleans, one a parameter: whether its gradient
@@ -51,35 +54,57 @@ def weight_gradient(
                 axis=0,
             )
 
-        return [
-            statistics.record_weight_gradient(
-                control,
-                dys[0],
-                lambda: kernel_gradient(restored[0]),
-                _channels(wrapped.layer, dys[0]),
-                restored[0],
-            ),
-            statistics.measure_weight_error(
-                control, restored[0], kernel_gradient
-            ),
-        ]
+        draw = _draw(saved)
+        recorded = statistics.record_weight_gradient(
+            control,
+            dys[0],
+            lambda: kernel_gradient(restored[0]),
+            _channels(wrapped.layer, dys[0]),
+            restored[0],
+            draw,
+            _groups(wrapped.layer, restored[0]),
+            _channel_axis(wrapped.layer),
+        )
+        # One after the other: each needs room of its own.
+        values = after(restored[0], [recorded])
+        measured = statistics.measure_weight_error(
+            control, values, kernel_gradient, draw
+        )
+        return [recorded, measured]
 
     return observe
 
 
 def _channels(layer: Any, dy: tf.Tensor) -> tf.Tensor | int:
     """Output channels that share one kernel element's worth of positions."""
-    first = getattr(layer, "data_format", None) == "channels_first"
-    channels = tf.shape(dy)[1 if first else -1]
+    channels = tf.shape(dy)[_channel_axis(layer)]
     if "Transpose" in type(layer).__name__:
         # Each element of the kernel meets one output position in so many.
         return channels * math.prod(layer.strides)
     return channels
 
 
+def _channel_axis(layer: Any) -> int:
+    first = getattr(layer, "data_format", None) == "channels_first"
+    return 1 if first else -1
+
+
+def _groups(layer: Any, x: tf.Tensor) -> int:
+    """Groups of channels that do not meet in a layer."""
+    if "Depthwise" in type(layer).__name__:
+        return int(x.shape[_channel_axis(layer)])
+    return getattr(layer, "groups", 1)
+
+
+def _draw(saved: SavedTensor) -> statistics.DrawError | None:
+    """Draws errors of what another stream serves; `None` for a stream's own."""
+    return saved.draw_error if isinstance(saved, DerivedTensor) else None
+
+
 def passed_on(
     wrapped: WrappedLayer,
     controls: Sequence[BoundControl | None],
+    saved: Sequence[SavedTensor],
     gradients: GradientsOf,
     parameters: Tensors = (),
 ) -> Observer | None:
@@ -88,6 +113,7 @@ def passed_on(
     Args:
         wrapped: The layer.
         controls: Error bounds of the saved tensors, in their order.
+        saved: The saved tensors.
         gradients: The layer's gradients, see `Backward`.
         parameters: Tensors of its trainable variables.
 
@@ -105,6 +131,7 @@ def passed_on(
                 restored,
                 index,
                 lambda tensors: gradients(dys, tensors, parameters),
+                draw=_draw(saved[index]),
             )
             for index, control in enumerate(controls)
             if control is not None

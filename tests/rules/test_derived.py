@@ -143,7 +143,9 @@ def test_adapted_bounds_of_derived_activations_stay_in_step():
     assert shares == pytest.approx([shares[0]] * 3, rel=1e-3)
 
 
-def rectified(activation) -> keras.Model:
+def rectified(
+    activation, convolution=lambda: layers.Conv2D(4, 3, name="conv")
+) -> keras.Model:
     """Batch norm, a piecewise linear activation, and a convolution."""
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
@@ -151,7 +153,7 @@ def rectified(activation) -> keras.Model:
             keras.Input((12, 12, 8)),
             layers.BatchNormalization(name="norm"),
             activation(),
-            layers.Conv2D(4, 3, name="conv"),
+            convolution(),
         ]
     )
     gamma, beta = model.get_layer("norm").trainable_variables
@@ -221,34 +223,56 @@ def test_a_rectified_norm_has_the_gradients_of_its_layers(activation):
             assert error <= tolerance * np.abs(value).max()
 
 
-def test_errors_behind_a_rectified_norm_are_predicted(activation):
-    """Of all that lies between stream and weight gradient the theory knows."""
-    model, x = rectified(activation), images()
-    config = comet_tf.CompressionConfig(
-        min_bytes=0, error_bound=0.05, mode="absolute", rounding="dither"
-    )
-    weights = model.get_layer("conv").trainable_variables
-    target = np.random.default_rng(5).normal(size=(6, 10, 10, 4))
+CONVOLUTIONS = {
+    "conv": lambda: layers.Conv2D(8, 3, name="conv"),
+    "groups": lambda: layers.Conv2D(8, 3, groups=4, name="conv"),
+    "depthwise": lambda: layers.DepthwiseConv2D(3, name="conv"),
+}
 
-    def kernel_gradient(model, x):
+
+@pytest.mark.parametrize("convolution", CONVOLUTIONS)
+def test_errors_behind_a_rectified_norm_are_predicted(activation, convolution):
+    """Slopes, pieces and output gradients differ, channel by channel."""
+    model, x = rectified(activation, CONVOLUTIONS[convolution]), images()
+    x[..., 2] = 0.001 * x[..., 2]  # All but constant, and below zero:
+    beta = np.linspace(-1.0, 3.0, 8)  # a dead channel behind a ReLU, whose
+    beta[2] = -5.0  # batch norm has a huge slope.
+    model.get_layer("norm").beta.assign(beta)
+    kernel = model.get_layer("conv").trainable_variables[0].value
+    target = np.random.default_rng(5).normal(size=(6, 10, 10, 8))
+    target *= [1, 2, 30, 1, 2, 3, 1, 2]
+
+    def kernel_gradients(count):
         @tf.function
         def step(x):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(model(x, training=True) * target)
-            return tape.gradient(loss, weights[0].value)
+            return tape.gradient(loss, kernel)
 
-        return [step(tf.constant(x)).numpy() for _ in range(40)]
+        return np.stack([step(tf.constant(x)) for _ in range(count)])
 
-    exact = kernel_gradient(model, x)[0]
-    comet_tf.wrap_model(model, config)
-    errors = np.stack(kernel_gradient(model, x)) - exact
-    info = infos(model)["conv/input"]
+    exact = kernel_gradients(1)
+    comet_tf.wrap_model(
+        model,
+        comet_tf.CompressionConfig(
+            min_bytes=0, error_bound=0.05, mode="absolute", rounding="dither"
+        ),
+    )
+    wrapping.observe(model)
+    wrapping.wrapped_model(model).collect.assign(True)
+    errors = kernel_gradients(60) - exact
+    actual = np.sqrt(np.mean(np.square(errors)))
+    (control,) = (c for c in wrapping.controls(model) if c.name == "conv/input")
+    info, stats = control.read_stream_info(), control.read_gradient_stats()
     predicted = theory.predicted_gradient_error(
-        info.absolute_bound, np.square(target).sum(), 4, info.nonzero_fraction
+        info.absolute_bound,
+        stats.sum_of_squares,
+        stats.channels,
+        info.nonzero_fraction,
     )
-    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(
-        predicted, rel=0.1
-    )
+    assert predicted == pytest.approx(actual, rel=0.1)
+    # One draw, whose nine largest elements make up most of it.
+    assert control.read_measured_error() == pytest.approx(actual, rel=0.5)
 
 
 def test_an_activation_that_two_layers_need_counts_once():
