@@ -230,10 +230,12 @@ def memory_report(model: keras.Model) -> MemoryReport:
                 reason += ", one for each step of a loop"
             uncompressed.append(Uncompressed(tensor.name, layer, size, reason))
     layers = [
-        _layer_memory(entry, packed.get(entry.wrapped.path, []))
+        _layer_memory(entry, packed.pop(entry.wrapped.path, []))
         for entry in state.entries
         if entry.rule.saves
     ]
+    # Of layers that cannot be told by their scope.
+    other += sum(tensor.bytes for rest in packed.values() for tensor in rest)
     return MemoryReport(layers, uncompressed, other, batch_size)
 
 

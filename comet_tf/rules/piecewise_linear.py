@@ -140,8 +140,14 @@ class SignPattern:
         if self._mask is None:
             assert self._y is not None
             # In the graph of the forward pass: from another graph (the
-            # gradient of a called function) `y` itself would be captured.
-            with self._y.graph.as_default(), tf.control_dependencies(None):
+            # gradient of a called function) `y` itself would be captured. In
+            # the layer's name scope, by which the memory report knows it.
+            scope = self._y.op.name.rpartition("/")[0]
+            with (
+                self._y.graph.as_default(),
+                tf.control_dependencies(None),
+                tf.name_scope(f"{scope}/" if scope else ""),
+            ):
                 self._mask = mask_ops.pack_mask(self._y)
         return self._mask
 

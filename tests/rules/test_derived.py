@@ -288,3 +288,27 @@ def test_an_activation_that_two_layers_need_counts_once():
     assert saved["conv"] == 0
     assert sum(saved.values()) == report.compressed_bytes
     assert x.nbytes // 32 in saved.values()
+
+
+def test_a_mask_that_is_packed_late_counts_for_its_layer():
+    inputs = keras.Input((16, 16, 4))
+    x = layers.Conv2D(8, 1, activation="relu", name="first")(inputs)
+    x = layers.Conv2D(8, 1, activation="relu", name="second")(x)
+    x = layers.MaxPooling2D(name="pool")(x)
+    model = keras.Model(inputs, layers.Conv2D(2, 1, name="last")(x))
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(min_bytes=0))
+    model.compile("sgd", "mse")
+    images = np.random.default_rng(0).random((8, 16, 16, 4), np.float32)
+    model.fit(images, np.zeros((8, 8, 8, 2)), verbose=0)
+    report = comet_tf.memory_report(model)
+    stream = {name: i.stream_bytes for name, i in infos(model).items()}
+    rows = {row.layer: row for row in report.layers}
+    elements = 8 * 16 * 16 * 8
+    # The second ReLU's output is what a mask and the positions stand for; the
+    # first one's is the second convolution's stream.
+    assert rows["second"].saved_bytes == stream["second/input"] + elements / 8
+    assert rows["first"].saved_bytes == stream["first/input"]
+    # Four positions in a window of four: two bits for each output.
+    assert rows["pool"].saved_bytes == elements / 4 * 2 / 8
+    plain = [images.nbytes, elements * 4, elements * 4, elements]
+    assert report.plain_bytes == sum(plain)
