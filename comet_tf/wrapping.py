@@ -22,6 +22,7 @@ from comet_tf import rules, saved_tensors
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl, collection_flag
 from comet_tf.ops.library import library
+from comet_tf.recording import wants_gradient
 from comet_tf.selection import choose_layers
 
 # On a wrapped layer's `call`: its `WrappedModel` and its `Entry`.
@@ -50,7 +51,6 @@ class WrappedModel:
         first_bounds: Snapshots by control name, of a training that is being
             resumed. A control that appears takes its own out.
         jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
-        in_train_step: Boolean. Whether the model's `train_step` is running.
     """
 
     collect: tf.Variable
@@ -60,7 +60,6 @@ class WrappedModel:
         default_factory=dict
     )
     jit_was_forced: bool = False
-    in_train_step: bool = False
     _graph: Any = lambda: None
 
     @property
@@ -92,9 +91,10 @@ def wrap_model(
 
     Works in place. Inference runs the layers' original code; training gives
     the same loss and predictions bit for bit, and gradients from activations
-    that were restored within their error bound. Wrapping a wrapped model wraps
-    it anew with the new arguments. A layer that is part of several wrapped
-    models belongs to the one that was wrapped last.
+    that were restored within their error bound. So do layers that a gradient
+    tape records with `training=False`, as in fine-tuning. Wrapping a wrapped
+    model wraps it anew with the new arguments. A layer that is part of several
+    wrapped models belongs to the one that was wrapped last.
 
     Args:
         model: Keras model: functional, sequential or subclassed, built or not
@@ -141,7 +141,6 @@ def wrap_model(
     state = WrappedModel(collection_flag(_strategy(model)))
     for layer, path in chosen:
         _wrap_layer(state, layer, path, config)
-    model.train_step = _noted_step(state, model.train_step)
     state.jit_was_forced = _reset_training(model, jit_off=True)
     _wrapped_models[model] = state
     return model
@@ -165,7 +164,6 @@ def unwrap_model(model: keras.Model) -> keras.Model:
         return model
     for entry in list(state.entries):
         _release(entry.wrapped.layer)
-    del model.train_step
     _reset_training(model, jit_off=False)
     if state.jit_was_forced:
         model.jit_compile = True
@@ -329,9 +327,9 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
 
     @functools.wraps(own_call)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _is_training(state, layer, kwargs):
-            return own_call(*args, **kwargs)
         leaves = keras.tree.flatten((args, kwargs))
+        if not wants_gradient(layer, leaves, kwargs.get("training")):
+            return own_call(*args, **kwargs)
         if in_symbolic_scope() or any(
             isinstance(leaf, keras.KerasTensor) for leaf in leaves
         ):
@@ -343,40 +341,6 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
 
     setattr(call, _OWNER, (state, entry))
     return call
-
-
-def _noted_step(
-    state: WrappedModel, train_step: Callable[..., Any]
-) -> Callable[..., Any]:
-    @functools.wraps(train_step)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        state.in_train_step = True
-        try:
-            return train_step(*args, **kwargs)
-        finally:
-            state.in_train_step = False
-
-    return step
-
-
-def _is_training(
-    state: WrappedModel, layer: Any, kwargs: dict[str, Any]
-) -> bool:
-    """Whether this call trains.
-
-    That is for the layer's own argument to say, else for the outer call's,
-    which Keras keeps on the context of the outermost call. A subclassed model
-    whose `call` has no such argument has none to pass on: its layers train
-    whenever its `train_step` runs; rules of batch norm and dropout see to it.
-    """
-    training = kwargs.get("training")
-    if training is None:
-        training = layer._get_call_context().get_value("training")
-    if training is None:
-        return state.in_train_step
-    if tf.is_tensor(training):
-        training = tf.get_static_value(training)
-    return training is True or training == 1
 
 
 def _reset_training(model: keras.Model, jit_off: bool) -> bool:

@@ -225,10 +225,11 @@ def test_subclassed_model_without_a_training_argument():
         zoo.compiled(model)
         losses.append(model.fit(x, y, epochs=1, verbose=0).history["loss"])
     assert losses[0] == losses[1]
-    # Keras runs the batch norm in inference mode here, where it keeps nothing.
+    # Keras runs the batch norm in inference mode here, with a scale to train.
     names = {control.name for control in wrapping.controls(model)}
     assert {name.rsplit("/", 1)[0] for name in names} == {
         model.conv.name,
+        model.norm.name,
         model.top.name,
     }
     model.predict(x, verbose=0)

@@ -30,25 +30,36 @@ def _unusual_batch_norm(layer: Any) -> str | None:
     unsupported=_unusual_batch_norm,
 )
 def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
-    """Batch normalisation with the exact statistics of the forward pass."""
-    layer = wrapped.layer
+    """Batch normalisation with the exact statistics of the forward pass.
+
+    In inference mode, as when a pretrained network is tuned, these are the
+    moving ones, which do not depend on the input.
+    """
+    layer, of_batch = wrapped.layer, arguments.training
     (x,) = arguments.tensors
     args, kwargs = arguments.replaced([x])
     masked = kwargs.get("mask") is not None or len(args) > 2
-    if masked or not layer.trainable or not arguments.training:
+    if not layer.trainable or (of_batch and masked):
         # Frozen, it scales by constants and keeps nothing.
         return wrapped.call(*args, **kwargs)
 
     variables, values = wrapped.parameters()
+    if not of_batch and not any(v is layer.gamma for v in variables):
+        # So it does where nothing but the scale's gradient reads the input.
+        return wrapped.call(*args, **kwargs)
     scale = [layer.gamma] if layer.scale else []
     control = wrapped.control(x, "input", ACTIVATION_GRADIENT, scale)
     saved = wrapped.save(x, control)
     moving = [layer.moving_mean, layer.moving_variance]
-    batch_statistics: list[tf.Tensor] = []
+    used: list[tf.Tensor] = []
+    if not of_batch:
+        # Another call may change them before the backward pass.
+        read = [tf.convert_to_tensor(v.value) for v in moving]
+        used[:] = [tf.cast(value, tf.float32) for value in read]
 
     def moments(*moments_args: Any, **moments_kwargs: Any) -> Any:
-        batch_statistics[:] = own_moments(*moments_args, **moments_kwargs)
-        return tuple(batch_statistics)
+        used[:] = own_moments(*moments_args, **moments_kwargs)
+        return tuple(used)
 
     own_moments = layer._moments
 
@@ -57,8 +68,9 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         y, scope = wrapped.call_with(
             variables, values, args, kwargs, _moments=moments
         )
-        for variable in moving:
-            variable.assign(scope.get_current_value(variable))
+        if of_batch:
+            for variable in moving:
+                variable.assign(scope.get_current_value(variable))
         return [y]
 
     def gradients(
@@ -70,11 +82,12 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         dx, dgamma, dbeta = _batch_norm_gradient(
             dys[0],
             restored[0],
-            mean=batch_statistics[0],
-            variance=batch_statistics[1],
+            mean=used[0],
+            variance=used[1],
             gamma=by_variable.get(id(layer.gamma)) if layer.scale else None,
             axis=layer.axis,
             epsilon=layer.epsilon,
+            of_batch=of_batch,
         )
         named = {}
         if layer.scale:
@@ -99,7 +112,7 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         by_variable = dict(zip(map(id, variables), values, strict=True))
 
         def line() -> tuple[tf.Tensor, tf.Tensor]:
-            mean, variance = batch_statistics
+            mean, variance = used
             return _batch_norm_line(
                 mean,
                 variance,
@@ -160,6 +173,7 @@ def _batch_norm_gradient(
     gamma: tf.Tensor | None,
     axis: int,
     epsilon: float,
+    of_batch: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Gradients of `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
@@ -171,7 +185,8 @@ def _batch_norm_gradient(
         dx     = gamma * r * (dy - dbeta / n - xn * dgamma / n)
 
     `dx` is written as `a * dy + b * x + c` with one a, b and c a channel, so
-    that no normalised copy of `x` is ever made.
+    that no normalised copy of `x` is ever made. Where mean and variance are
+    not those of the batch, b and c are 0.
     """
     dtype = dy.dtype
     dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
@@ -181,6 +196,9 @@ def _batch_norm_gradient(
     count = tf.cast(tf.size(x) // tf.size(mean), dy.dtype)
 
     a = scale if gamma is None else scale * tf.cast(gamma, dy.dtype)
+    if not of_batch:
+        dx = _line([dy], [a], tf.zeros_like(a), axis)
+        return tf.cast(dx, dtype), dgamma, dbeta
     b = -a * scale * dgamma / count
     c = -a * dbeta / count - b * mean
     return tf.cast(_line([dy, x], [a, b], c, axis), dtype), dgamma, dbeta
