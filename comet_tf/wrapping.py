@@ -18,16 +18,15 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from comet_tf import rules, saved_tensors
+from comet_tf import instance_calls, rules, saved_tensors
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl, collection_flag
 from comet_tf.ops.library import library
 from comet_tf.recording import wants_gradient
 from comet_tf.selection import choose_layers
 
-# On a wrapped layer's `call`: its `WrappedModel` and its `Entry`.
-_OWNER = "_comet_tf_owner"
 _LEFT_ALONE = "nothing to keep, or no rule for this class"
+_OVERRIDDEN = "its `call` was set on the instance, so no rule holds for it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +162,7 @@ def unwrap_model(model: keras.Model) -> keras.Model:
     if state is None:
         return model
     for entry in list(state.entries):
-        _release(entry.wrapped.layer)
+        _release(state, entry)
     _reset_training(model, jit_off=False)
     if state.jit_was_forced:
         model.jit_compile = True
@@ -267,7 +266,9 @@ def _wrap_layer(
 ) -> None:
     rule = rules.find(layer)
     if rule is None:
-        if not list(layer._flatten_layers(include_self=False)):
+        if instance_calls.is_overridden(layer):
+            state.left_alone[path] = _OVERRIDDEN
+        elif not list(layer._flatten_layers(include_self=False)):
             state.left_alone[path] = _LEFT_ALONE
         return
     reason = rule.unsupported(layer)
@@ -296,28 +297,29 @@ def _wrap_layer(
                 relative=first["relative"],
             ).result()
 
-    _release(layer)
+    owner = instance_calls.owner(layer)
+    if owner is not None:
+        _release(*owner)
     wrapped = rules.WrappedLayer(layer, layer.call, config, path, make_control)
     entry = Entry(wrapped, rule, layer.supports_jit)
     state.entries.append(entry)
-    layer.call = _training_call(state, entry)
+    call = _training_call(state, entry)
+    instance_calls.install(layer, call, owner=(state, entry))
     layer.supports_jit = False
 
 
-def _release(layer: keras.layers.Layer) -> None:
+def _release(state: WrappedModel, entry: Entry) -> None:
     """Gives a layer its own code back, whichever model has wrapped it.
 
     Models share layers: one is a part of another, or was built from another's
     outputs. Who has wrapped a layer is noted on the layer, since the model may
     be gone by now.
     """
-    owner = getattr(vars(layer).get("call"), _OWNER, None)
-    if owner is None:
-        return
-    state, entry = owner
     state.entries.remove(entry)
-    del layer.call
-    layer.supports_jit = entry.supports_jit
+    # What was set on the layer since may go on calling ours.
+    entry.wrapped.released = True
+    instance_calls.remove(entry.wrapped.layer)
+    entry.wrapped.layer.supports_jit = entry.supports_jit
 
 
 def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
@@ -328,7 +330,9 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
     @functools.wraps(own_call)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves = keras.tree.flatten((args, kwargs))
-        if not wants_gradient(layer, leaves, kwargs.get("training")):
+        if wrapped.released or not wants_gradient(
+            layer, leaves, kwargs.get("training")
+        ):
             return own_call(*args, **kwargs)
         if in_symbolic_scope() or any(
             isinstance(leaf, keras.KerasTensor) for leaf in leaves
@@ -339,7 +343,6 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
         state.note_trace(wrapped.path)
         return rule.apply(wrapped, args, kwargs)
 
-    setattr(call, _OWNER, (state, entry))
     return call
 
 

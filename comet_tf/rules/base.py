@@ -102,6 +102,8 @@ class WrappedLayer:
         self.note = ""
         #: Whether its code was seen to call `add_loss`.
         self.adds_losses = False
+        #: Whether the layer was given its own code back.
+        self.released = False
         self._codec = codecs.get(config)
         self._make_control = make_control
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from comet_tf import instance_calls
 from comet_tf.rules.base import Rule, RuleFunction
 from comet_tf.rules.recompute import RECOMPUTE
 
@@ -21,8 +22,11 @@ def find(layer: keras.layers.Layer) -> Rule | None:
     """Returns the rule of a layer's class, or `None`.
 
     A subclass that keeps its parent's `call` has its parent's rule. One with
-    a `call` of its own may do anything, so it has none.
+    a `call` of its own may do anything, so it has none; nor has a layer whose
+    `call` somebody has set on the instance.
     """
+    if instance_calls.is_overridden(layer):
+        return None
     for layer_class in type(layer).__mro__:
         if layer_class in _rules:
             return _rules[layer_class]
