@@ -15,8 +15,9 @@ import keras
 from comet_tf.error_bound import policy
 from comet_tf.error_bound.collection import Collector, stream_scales
 from comet_tf.error_bound.control import BoundControl
-from comet_tf.error_bound.gradient_scale import accumulation_steps, number
 from comet_tf.error_bound.history import make_record, totals, write_json
+from comet_tf.error_bound.iterations import IterationCounter
+from comet_tf.error_bound.optimizers import Optimizers
 from comet_tf.error_bound.summaries import SummaryWriter
 
 # What Keras' own logs show.
@@ -34,7 +35,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     stays at `gradient_error` times the gradient's own scale, the mean absolute
     momentum of the optimizer. Other steps do no extra work.
 
-    Iterations are those of the optimizer; with `steps_per_execution` the whole
+    Iterations are those of the optimizer, or batches where the model has none
+    or its `train_step` uses others; with `steps_per_execution` the whole
     execution around a collection step collects.
 
     Args:
@@ -115,7 +117,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._logs: dict[str, float] = {}
         self._warned = False
         self._collecting: int | None = None
-        self._origin: tuple[int, int] | None = None
+        self._iterations = IterationCounter()
         self._writer: SummaryWriter | None = None
 
     # What Keras calls.
@@ -135,14 +137,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Forgets how batches map to iterations; the next batch tells."""
         del epoch, logs
-        self._origin = None
+        self._iterations.new_epoch()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Ends a collection, and begins one if a step ahead is due."""
         del logs
         self._apply_restored()
         self._finish_collection()
-        first, last = self._iterations_ahead(batch)
+        first, last = self._iterations.ahead(self.model, batch)
         if self._collected is None:
             # Without a state to resume from, a model that was trained before
             # is new here: learn about it at once.
@@ -234,6 +236,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 f"Received: {state!r}"
             ) from error
         self._collected = None if collected is None else int(collected)
+        self._iterations.resume(self._collected or 0)
         self._restored = bounds
         self._warned = False
         self._collector.mean_abs = mean_abs
@@ -264,24 +267,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             for control in entry.wrapped.controls.values()
         ]
 
-    def _iterations_ahead(self, batch: int) -> tuple[int, int]:
-        """First and last iteration that the next execution works on.
-
-        The optimizer's counter lives on the device, and reading it waits for
-        the device, so it is read once an epoch and batches are counted.
-        """
-        optimizer = self.model.optimizer
-        if self._origin is None:
-            self._origin = (batch, int(number(optimizer.iterations)))
-        first_batch, iterations = self._origin
-        per_update = accumulation_steps(optimizer)
-        done = batch - first_batch
-        last = done + max(1, int(self.model.steps_per_execution)) - 1
-        return (
-            iterations + done // per_update + 1,
-            iterations + last // per_update + 1,
-        )
-
     def _apply_restored(self) -> None:
         if self._restored:
             for control in self._controls():
@@ -309,7 +294,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         # relative bounds, as this prepares.
         for name, snapshot in self._restored.items():
             self._restored[name] = self._collector.relative(name, snapshot)
-        self._collector.prepare(self._controls(), self.model.optimizer)
+        self._collector.prepare(self._controls(), Optimizers(self.model))
         self._wrapped().collect.assign(True)
         self._collecting = iteration
 
@@ -328,13 +313,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         )
         infos = [control.read_stream_info() for control, _ in pairs]
         readings = [
-            self._collector.read(
-                control,
-                rounding,
-                info,
-                self.model.optimizer,
-                self.model.trainable_variables,
-            )
+            self._collector.read(control, rounding, info)
             for (control, rounding), info in zip(pairs, infos, strict=True)
         ]
         decisions = policy.tightest(

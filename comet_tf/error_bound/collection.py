@@ -21,6 +21,7 @@ from comet_tf.error_bound.gradient_scale import (
     loss_scale,
     momentum_scale,
 )
+from comet_tf.error_bound.optimizers import Optimizers, trained_by
 from comet_tf.error_bound.policy import Reading
 
 # How much of an older mean |gradient| a collection keeps.
@@ -38,12 +39,11 @@ class Collector:
     def __init__(self) -> None:
         self.mean_abs: dict[str, float] = {}
         self.ranges: dict[str, float] = {}
-        self._loss_scale = 1.0
+        self._optimizers: Optimizers | None = None
+        self._loss_scales: dict[int, float] = {}
 
     def prepare(
-        self,
-        controls: Sequence[BoundControl],
-        optimizer: keras.optimizers.Optimizer,
+        self, controls: Sequence[BoundControl], optimizers: Optimizers
     ) -> None:
         """Makes the next step measure what `read` needs.
 
@@ -52,14 +52,15 @@ class Collector:
 
         Args:
             controls: The model's controls.
-            optimizer: The model's optimizer.
+            optimizers: The model's optimizers.
         """
+        self._optimizers = optimizers
+        # A dynamic scale may change at the end of the step it applies to.
+        self._loss_scales = {id(o): loss_scale(o) for o in optimizers}
         for control in controls:
             snapshot = control.snapshot()
             if not snapshot["relative"]:
                 control.restore(self.relative(control.name, snapshot))
-        # A dynamic scale may change at the end of the step it applies to.
-        self._loss_scale = loss_scale(optimizer)
 
     def relative(self, name: str, snapshot: dict[str, Any]) -> dict[str, Any]:
         """Turns a bound into a fraction of the value range known last.
@@ -84,8 +85,6 @@ class Collector:
         control: BoundControl,
         rounding: str,
         info: StreamInfo,
-        optimizer: keras.optimizers.Optimizer,
-        trainable: Sequence[keras.Variable],
     ) -> Reading:
         """Reads one control after the step.
 
@@ -93,23 +92,23 @@ class Collector:
             control: The control.
             rounding: How its activation is rounded.
             info: What compression did, from whichever control stored it.
-            optimizer: The model's optimizer.
-            trainable: The variables it trains.
 
         Returns:
             A `Reading`.
         """
         snapshot = control.snapshot()
-        measured = control.read_measured_error() / self._loss_scale
-        stats = _unscaled(control.read_gradient_stats(), self._loss_scale)
+        optimizer = None
+        if self._optimizers is not None:
+            optimizer = self._optimizers.of(control.weights)
+        scaled_by = self._loss_scales.get(id(optimizer), 1.0)
+        measured = control.read_measured_error() / scaled_by
+        stats = _unscaled(control.read_gradient_stats(), scaled_by)
         return Reading(
             name=control.name,
             stats=stats,
             info=info,
             fraction=snapshot["error_bound"] if snapshot["relative"] else 0.0,
-            scale=self._scale(
-                control, stats.mean_abs_gradient, optimizer, trainable
-            ),
+            scale=self._scale(control, stats.mean_abs_gradient, optimizer),
             rounding=rounding,
             accumulation=accumulation_steps(optimizer),
             measured=measured,
@@ -119,8 +118,7 @@ class Collector:
         self,
         control: BoundControl,
         mean_abs: float,
-        optimizer: keras.optimizers.Optimizer,
-        trainable: Sequence[keras.Variable],
+        optimizer: keras.optimizers.Optimizer | None,
     ) -> float:
         """The gradient scale of a control's weights.
 
@@ -132,7 +130,11 @@ class Collector:
         if math.isfinite(mean_abs) and mean_abs > 0:
             running = _MEMORY * running + (1 - _MEMORY) * mean_abs
             self.mean_abs[control.name] = running
-        found = momentum_scale(optimizer, control.weights, trainable)
+        if optimizer is None:
+            return running
+        found = momentum_scale(
+            optimizer, control.weights, trained_by(optimizer)
+        )
         if not math.isfinite(found.mean_abs) or found.mean_abs <= 0:
             return running
         if not math.isfinite(running) or running <= 0:

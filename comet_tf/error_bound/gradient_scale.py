@@ -107,7 +107,7 @@ def loss_scale(optimizer: keras.optimizers.Optimizer) -> float:
     return float(getattr(optimizer, "loss_scale_factor", None) or 1.0)
 
 
-def accumulation_steps(optimizer: keras.optimizers.Optimizer) -> int:
+def accumulation_steps(optimizer: keras.optimizers.Optimizer | None) -> int:
     """The number of batches whose mean gradient makes one update."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return int(getattr(inner, "gradient_accumulation_steps", None) or 1)
