@@ -26,7 +26,8 @@ def choose_layers(
 
     Returns:
         List of `(layer, path)`, each layer once, in model order. The path is
-        unique within the model.
+        unique within the model: of layers of one name, the second is numbered
+        2.
 
     Raises:
         ValueError: When a name matches no layer, or names are not a list.
@@ -36,17 +37,20 @@ def choose_layers(
     seen: set[int] = set()
     found: set[str] = set()
     chosen: list[tuple[keras.layers.Layer, str]] = []
+    paths: set[str] = set()
 
     def visit(layer: Any, prefix: str, inside: bool) -> None:
         for child in layer._flatten_layers(include_self=False, recursive=False):
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            path = f"{prefix}{child.name}"
-            found.update((child.name, path))
-            if excluded and {child.name, path} & excluded:
+            path = _unique(f"{prefix}{child.name}", paths)
+            names = {child.name, f"{prefix}{child.name}", path}
+            paths.add(path)
+            found.update(names)
+            if excluded and names & excluded:
                 continue
-            wanted = inside or bool({child.name, path} & (included or set()))
+            wanted = inside or bool(names & (included or set()))
             own_rule = rules.find(child) is not None
             if wanted:
                 chosen.append((child, path))
@@ -63,6 +67,15 @@ def choose_layers(
                 f"{sorted(found)[:50]}"
             )
     return chosen
+
+
+def _unique(path: str, taken: set[str]) -> str:
+    """Numbers layers of one name, which a subclassed model may have."""
+    number, unique = 1, path
+    while unique in taken:
+        number += 1
+        unique = f"{path}_{number}"
+    return unique
 
 
 def _names(argument: str, names: Iterable[str] | None) -> set[str] | None:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from comet_tf import codecs, saved_tensors
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl
+from comet_tf.rules.slots import Slots
 from comet_tf.saved_tensors import SavedTensor
 
 
@@ -104,6 +105,7 @@ class WrappedLayer:
         self.adds_losses = False
         #: Whether the layer was given its own code back.
         self.released = False
+        self._slots = Slots(path)
         self._codec = codecs.get(config)
         self._make_control = make_control
 
@@ -129,7 +131,7 @@ class WrappedLayer:
         """
         if not saved_tensors.worth_compressing(x, self.config.min_bytes):
             return None
-        name = f"{self.path}/{self._unique(x, slot)}"
+        name = self._slots.name(x, slot)
         if name not in self.controls:
             self.controls[name] = self._make_control(name, kind, weights)
         return self.controls[name]
@@ -146,12 +148,9 @@ class WrappedLayer:
         """
         if control is None:
             return saved_tensors.ExactTensor(x)
-        return saved_tensors.save(x, self._codec, control)
-
-    def _unique(self, x: tf.Tensor, slot: str) -> str:
-        """Numbers the slots of a layer that is called more than once."""
-        use = saved_tensors.number_of_uses(x, (self.path, slot))
-        return slot if use == 1 else f"{slot}_{use}"
+        saved = saved_tensors.save(x, self._codec, control)
+        self._slots.take(control.name, saved)
+        return saved
 
     def own_call(self, arguments: CallArguments) -> Callable[..., Any]:
         """Returns the layer's own code as a function of its float tensors."""
