@@ -3,7 +3,8 @@
 
 Training and differentiating are two things. A pretrained base that is tuned
 with `base(x, training=False)` behaves as in inference, and its gradients read
-its activations all the same. `predict` and `evaluate` differentiate nothing.
+its activations all the same. `predict` and `evaluate` differentiate nothing, as
+does a generator that only makes pictures for its discriminator.
 """
 
 from collections.abc import Sequence
@@ -30,27 +31,25 @@ def wants_gradient(
             `None` when nobody gave one.
 
     Returns:
-        `True` in training, where the tape may be around the function that is
-        being traced and not be seen; otherwise whether a tape records the call.
+        Whether a tape is there, be it around the function that is being traced,
+        and the call trains or at least is recorded.
     """
+    if not record.could_possibly_record():
+        return False
     if training is None:
         # For the outer call to say; Keras keeps it on the outermost's context.
         training = layer._get_call_context().get_value("training")
     if tf.is_tensor(training):
         training = tf.get_static_value(training)
-    if training is True or training == 1:
-        return True
-    return _recorded(layer, leaves)
+    return training is True or training == 1 or _recorded(layer, leaves)
 
 
 def _recorded(layer: keras.layers.Layer, leaves: Sequence[Any]) -> bool:
-    """Whether a tape records what the layer does.
+    """Whether the tape that is there records what the layer does.
 
     It does when it watches an argument, or as soon as the layer reads a
     trainable variable. A frozen teacher on a batch of data is not recorded.
     """
-    if not record.could_possibly_record():
-        return False
     if layer.trainable_variables:
         return True
     return record.should_record_backprop(

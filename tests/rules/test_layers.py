@@ -330,7 +330,8 @@ def handles(build_outputs):
 
     @tf.function
     def run():
-        outputs = build_outputs()
+        with tf.GradientTape():
+            outputs = build_outputs()
         trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
         found.extend(trace.saved.values())
         return outputs

@@ -224,6 +224,21 @@ def test_a_teacher_that_is_only_asked_costs_nothing(recorded):
     assert wrapping.controls(student)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("graph", [True, False])
+def test_without_a_tape_nothing_is_kept(training, graph):
+    model = make(subclassed, EVERYTHING)
+    ask = tf.function(model.base) if graph else model.base
+    x = tf.constant(pictures(4, SIZE, CLASSES)[0])
+    ask(x, training=training)
+    with tf.GradientTape() as tape, tape.stop_recording():
+        ask(x, training=training)
+    assert not wrapping.controls(model)
+    with tf.GradientTape():
+        model.base(x, training=training)
+    assert wrapping.controls(model)
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_statistics_that_change_before_the_backward_pass(graph):
     def run(config):
