@@ -21,6 +21,9 @@ from typing import Any
 
 import tensorflow as tf
 
+# What `tf.custom_gradient` is made of.
+from tensorflow.python.eager import record
+
 from comet_tf.saved_tensors import SavedTensor, Trace, graph_trace
 
 Tensors = Sequence[tf.Tensor]
@@ -187,22 +190,12 @@ def _with_eager_gradient(
     arguments: Tensors,
     gradient: Callable[..., Gradients],
 ) -> list[tf.Tensor]:
-    def boundary_gradient(
-        *dys: tf.Tensor, variables: Sequence[tf.Variable] = ()
-    ) -> Any:
-        # Those that a layer reads besides `arguments` are frozen (the kernel
-        # under a LoRA), which TensorFlow's own variables do not know.
-        if variables:
-            return gradient(*dys), [None] * len(variables)
-        return gradient(*dys)
-
-    # Inside a custom gradient nothing is recorded on the tape, which would
-    # hold every tensor it saw. Eager mode leaves no registration behind.
-    @tf.custom_gradient
-    def boundary(*_: tf.Tensor) -> Any:
-        return list(forward()), boundary_gradient
-
-    return list(boundary(*arguments))
+    # What the tape records itself would hold every tensor that it saw;
+    # `tf.custom_gradient` holds the outputs.
+    with record.stop_recording():
+        outputs = [tf.identity(output) for output in forward()]
+    record.record_operation(_GRADIENT, outputs, list(arguments), gradient)
+    return outputs
 
 
 # The tape looks a gradient up under an operation's name. No operation of this

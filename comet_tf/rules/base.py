@@ -2,6 +2,7 @@
 """What a rule works with: the wrapped layer and the arguments of its call."""
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,6 +64,20 @@ class CallArguments:
         """Whether the layer itself is told to behave as in training."""
         return bool(self._structure[1].get("training"))
 
+    def emptied(self) -> "CallArguments":
+        """Returns the same without the float tensors, for `replaced` only.
+
+        What a gradient refers to stays in memory until the backward pass.
+        """
+        other = copy.copy(self)
+        other._leaves = list(self._leaves)
+        for index in self._indices:
+            other._leaves[index] = None
+        other._structure = keras.tree.pack_sequence_as(
+            self._structure, other._leaves
+        )
+        return other
+
     def replaced(
         self, tensors: Sequence[tf.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -101,8 +116,8 @@ class WrappedLayer:
         self.observed = False
         #: Why a part of the layer is left alone; for the memory report.
         self.note = ""
-        #: Whether its code was seen to call `add_loss`.
-        self.adds_losses = False
+        #: Why its own gradient is used, once running its code has shown that.
+        self.own_gradient = ""
         #: Whether the layer was given its own code back.
         self.released = False
         self._slots = Slots(path)

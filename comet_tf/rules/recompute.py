@@ -17,6 +17,7 @@ from comet_tf import scheduling
 from comet_tf.error_bound import control as error_bound
 from comet_tf.rules import statistics
 from comet_tf.rules.base import CallArguments, Rule, WrappedLayer, attributes
+from comet_tf.rules.outputs import Outputs
 
 
 def recompute(
@@ -36,24 +37,25 @@ def recompute(
     Returns:
         What the layer's own code returns.
     """
-    if wrapped.adds_losses:
+    if wrapped.own_gradient:
         return _plain(wrapped, arguments, overrides)
     variables, values = wrapped.parameters()
     inputs, places = _distinct(arguments.tensors)
+    count, others = len(inputs), arguments.emptied()
     masks = [getattr(x, "_keras_mask", None) for x in inputs]
     generators = _random_states(wrapped.layer)
     seeds = [tf.identity(state.value) for state in generators]
     training = wrapped.layer._get_call_context().get_value("training")
-    structure: list[Any] = []
+    returned: list[Outputs] = []
 
     def run(
         tensors: Sequence[tf.Tensor], parameters: Sequence[tf.Tensor]
-    ) -> tuple[list[tf.Tensor], keras.StatelessScope]:
+    ) -> tuple[Outputs, keras.StatelessScope]:
         for tensor, mask in zip(tensors, masks, strict=True):
             if mask is not None:
                 # Keras passes masks on as attributes of tensors.
                 tensor._keras_mask = mask
-        args, kwargs = arguments.replaced([tensors[i] for i in places])
+        args, kwargs = others.replaced([tensors[i] for i in places])
         outputs, scope = wrapped.call_with(
             [*variables, *generators],
             [*parameters, *seeds],
@@ -61,13 +63,14 @@ def recompute(
             kwargs,
             **overrides,
         )
-        structure[:] = [outputs]
-        return keras.tree.flatten(outputs), scope
+        return Outputs(outputs), scope
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
         outputs, scope = run(tensors, values)
-        if scope.losses:
-            raise _AddsLossesError
+        reason = _adds_losses(scope) or outputs.unusual
+        if reason:
+            raise _OwnGradientError(reason)
+        returned[:] = [outputs]
         for x, tensor in zip(inputs, tensors, strict=True):
             if getattr(tensor, "_keras_mask", None) is None:
                 # Attention takes the masks away from its inputs.
@@ -76,7 +79,7 @@ def recompute(
             following = scope.get_current_value(state)
             if following is not seed:
                 state.assign(following)
-        return outputs
+        return outputs.tensors
 
     def gradients(
         dys: scheduling.Tensors,
@@ -92,8 +95,10 @@ def recompute(
                 outputs, _ = _Again()(
                     lambda: run(restored, parameters), training=training
                 )
-        computed = tape.gradient(outputs, sources, output_gradients=list(dys))
-        return computed[: len(inputs)], computed[len(inputs) :]
+        computed = tape.gradient(
+            outputs.tensors, sources, output_gradients=list(dys)
+        )
+        return computed[:count], computed[count:]
 
     if linear and not values:
         # A linear layer reads its input for its weights only, and they are
@@ -129,7 +134,7 @@ def recompute(
             wrapped, controls, saved, gradients, values
         )
     try:
-        outputs = scheduling.with_gradient(
+        tensors = scheduling.with_gradient(
             forward,
             inputs,
             values,
@@ -140,23 +145,27 @@ def recompute(
                 observe=observe,
             ),
         )
-    except _AddsLossesError:
-        # A loss that its code adds would need a gradient of its own.
-        wrapped.adds_losses = True
+    except _OwnGradientError as error:
+        wrapped.own_gradient = str(error)
         return _plain(wrapped, arguments, overrides)
-    return keras.tree.pack_sequence_as(structure[0], outputs)
+    return returned[0].replaced(tensors)
 
 
-class _AddsLossesError(Exception):
-    """The layer's code, or that of a part of it, called `add_loss`."""
+class _OwnGradientError(Exception):
+    """What running the layer's code showed rules out a gradient of ours."""
+
+
+def _adds_losses(scope: keras.StatelessScope) -> str:
+    # A loss that its code adds would need a gradient of its own.
+    return "it adds losses" if scope.losses else ""
 
 
 def _plain(
     wrapped: WrappedLayer, arguments: CallArguments, overrides: dict[str, Any]
 ) -> Any:
     """The layer's own call, with its own gradient."""
-    if wrapped.adds_losses:
-        wrapped.note = "it adds losses, so its own gradient is used"
+    if wrapped.own_gradient:
+        wrapped.note = f"{wrapped.own_gradient}, so its own gradient is used"
     with attributes(wrapped.layer, **overrides):
         args, kwargs = arguments.replaced(arguments.tensors)
         return wrapped.call(*args, **kwargs)

@@ -70,7 +70,8 @@ def test_derived_values_are_those_of_the_layers():
 
     @tf.function
     def restored(x):
-        model(x, training=True)
+        with tf.GradientTape():
+            model(x, training=True)
         trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
         return [
             (tensor, handle.restore(after=[]))
