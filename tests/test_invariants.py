@@ -129,7 +129,8 @@ def test_every_saved_activation_is_within_its_bound(name, rounding):
 
     @tf.function
     def restored():
-        model(x, training=True)
+        with tf.GradientTape():
+            model(x, training=True)
         graph = tf.compat.v1.get_default_graph()
         return [
             (tensor, handle.restore(after=[]), handle.control.stream_info)
