@@ -185,7 +185,8 @@ def test_a_rectified_norm_is_one_stream_and_a_mask(activation, rounding):
 
     @tf.function
     def restored(x):
-        model(x, training=True)
+        with tf.GradientTape():
+            model(x, training=True)
         trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
         return [
             (tensor, handle.restore(after=[]))
