@@ -135,7 +135,7 @@ def _scheduled(
     if backward.linear and parameters and tf.inside_function():
         # The graph prunes what either call does not use.
         _, of_parameters = backward.gradients(dys, restored, parameters)
-        done = [tensor for tensor in of_parameters if tensor is not None]
+        done = _of_kernels(of_parameters)
         done += _observed(backward, dys, restored)
         turn.end(done)
         later = [after(dy, done) for dy in dys]
@@ -147,7 +147,8 @@ def _scheduled(
     dys = [after(dy, observed) for dy in dys]
     restored = [after(values, observed) for values in restored]
     of_inputs, of_parameters = backward.gradients(dys, restored, parameters)
-    done = [t for t in (*of_inputs, *of_parameters) if t is not None]
+    done = [dx for dx in of_inputs if dx is not None]
+    done += _of_kernels(of_parameters)
     if backward.saved:
         turn.end(done)
     if len(done) > 1:
@@ -155,6 +156,19 @@ def _scheduled(
             None if dx is None else after(dx, done) for dx in of_inputs
         ]
     return of_inputs, of_parameters
+
+
+def _of_kernels(gradients: Gradients) -> list[tf.Tensor]:
+    """The parameter gradients that others wait for: not those of vectors.
+
+    A bias's gradient reads no activation, so there is nothing to wait for; a
+    normalisation's scale has its gradient as soon as the inputs have theirs.
+    And nobody may wait for a bias's: where layers share one output gradient,
+    TensorFlow computes their biases' gradients once, and oneDNN then makes that
+    one operation with the kernel gradient of any of these layers, which may be
+    waiting for its turn behind the others.
+    """
+    return [g for g in gradients if g is not None and g.shape.rank != 1]
 
 
 class _Turn:
