@@ -41,6 +41,8 @@ class SavedTensor:
     stored: tuple[tf.Tensor, ...] = ()
     #: What stores the values; `None` where the tensor itself is kept.
     codec: Codec | None = None
+    #: Whether the values are made from another activation's.
+    derived: bool = False
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the values, not before all of `after` is there."""
@@ -209,7 +211,10 @@ class DerivedTensor(SavedTensor):
             that is far from 1: the root mean square of its derivative. It may
             be rough; steps that collect statistics measure it.
         stored: Further tensors that the function reads, such as a mask.
+        counted: Whether the parent stands for this tensor's bytes, too.
     """
+
+    derived = True
 
     def __init__(
         self,
@@ -217,11 +222,12 @@ class DerivedTensor(SavedTensor):
         function: Callable[[tf.Tensor], tf.Tensor],
         scale: Scale = None,
         stored: Sequence[tf.Tensor] = (),
+        counted: bool = False,
     ) -> None:
         self._parent = parent
         self._function = function
         self._scale = scale
-        self._counted = False
+        self._counted = counted
         self.stored = (*parent.stored, *stored)
         self.codec = parent.codec
 
@@ -252,6 +258,34 @@ class DerivedTensor(SavedTensor):
     ) -> None:
         """See `SavedTensor.serve`."""
         self._parent.serve(control, raw_bytes, _product(self._scale, scale))
+
+
+class LateTensor(SavedTensor):
+    """A saved tensor that becomes known while its layer runs: `handle`."""
+
+    handle: SavedTensor
+
+    @property
+    def codec(self) -> Codec | None:  # type: ignore[override]
+        """See `SavedTensor.codec`."""
+        return self.handle.codec
+
+    @property
+    def derived(self) -> bool:  # type: ignore[override]
+        """See `SavedTensor.derived`."""
+        return self.handle.derived
+
+    def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """See `SavedTensor.restore`."""
+        return self.handle.restore(after)
+
+    def restore_again(self, values: tf.Tensor) -> tf.Tensor:
+        """See `SavedTensor.restore_again`."""
+        return self.handle.restore_again(values)
+
+    def draw_error(self, values: tf.Tensor) -> tf.Tensor:
+        """See `SavedTensor.draw_error`."""
+        return self.handle.draw_error(values)
 
 
 def _product(one: Scale, other: Scale) -> Scale:

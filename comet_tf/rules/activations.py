@@ -164,27 +164,13 @@ def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
     return function(x)
 
 
-class _Late(saved_tensors.SavedTensor):
-    """A saved tensor that becomes known after its layer's forward pass."""
-
-    handle: saved_tensors.SavedTensor
-
-    @property
-    def codec(self) -> Any:  # type: ignore[override]
-        """See `SavedTensor.codec`."""
-        return self.handle.codec
-
-    def restore(self, after: scheduling.Tensors) -> tf.Tensor:
-        return self.handle.restore(after)
-
-
 def _from_output(
     wrapped: WrappedLayer,
     function: Function,
     x: tf.Tensor,
     gradient: ElementGradient,
 ) -> tf.Tensor:
-    late = _Late()
+    late = saved_tensors.LateTensor()
     logits: list[Any] = []
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:

@@ -167,6 +167,13 @@ class WrappedLayer:
         self._slots.take(control.name, saved)
         return saved
 
+    def already_saved(self, x: tf.Tensor) -> SavedTensor | None:
+        """The handle of `x`, where something keeps it as this layer would."""
+        saved = saved_tensors.lookup(x)
+        if saved is None or saved.codec is not self._codec:
+            return None
+        return saved
+
     def own_call(self, arguments: CallArguments) -> Callable[..., Any]:
         """Returns the layer's own code as a function of its float tensors."""
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from comet_tf import saved_tensors, scheduling
-from comet_tf.error_bound.control import ACTIVATION_GRADIENT
+from comet_tf.error_bound.control import ACTIVATION_GRADIENT, BoundControl
 from comet_tf.ops import channel_ops
 from comet_tf.rules import statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
@@ -26,7 +26,7 @@ def _unusual_batch_norm(layer: Any) -> str | None:
 
 @rule(
     keras.layers.BatchNormalization,
-    saves="input, compressed; statistics, exact",
+    saves="standardized input, compressed; statistics, exact",
     unsupported=_unusual_batch_norm,
 )
 def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
@@ -49,19 +49,34 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         return wrapped.call(*args, **kwargs)
     scale = [layer.gamma] if layer.scale else []
     control = wrapped.control(x, "input", ACTIVATION_GRADIENT, scale)
-    saved = wrapped.save(x, control)
+    saved = saved_tensors.LateTensor()
     moving = [layer.moving_mean, layer.moving_variance]
     used: list[tf.Tensor] = []
+
+    def standard() -> _Line:
+        mean, variance = used
+        slope = tf.math.rsqrt(variance + layer.epsilon)
+        return slope, -mean * slope
+
+    def keep() -> Sequence[tf.Tensor]:
+        saved.handle = _save_standardized(
+            wrapped, x, control, standard, layer.axis
+        )
+        return saved.handle.stored
+
+    def moments(*moments_args: Any, **moments_kwargs: Any) -> Any:
+        used[:] = own_moments(*moments_args, **moments_kwargs)
+        stored = keep()
+        # The layer goes on when its input is stored.
+        return tuple(scheduling.after(value, stored) for value in used)
+
+    own_moments = layer._moments
+    stored: Sequence[tf.Tensor] = ()
     if not of_batch:
         # Another call may change them before the backward pass.
         read = [tf.convert_to_tensor(v.value) for v in moving]
         used[:] = [tf.cast(value, tf.float32) for value in read]
-
-    def moments(*moments_args: Any, **moments_kwargs: Any) -> Any:
-        used[:] = own_moments(*moments_args, **moments_kwargs)
-        return tuple(used)
-
-    own_moments = layer._moments
+        stored = keep()
 
     def forward(tensors: scheduling.Tensors) -> list[tf.Tensor]:
         args, kwargs = arguments.replaced(tensors)
@@ -82,11 +97,9 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         dx, dgamma, dbeta = _batch_norm_gradient(
             dys[0],
             restored[0],
-            mean=used[0],
-            variance=used[1],
+            slope=standard()[0],
             gamma=by_variable.get(id(layer.gamma)) if layer.scale else None,
             axis=layer.axis,
-            epsilon=layer.epsilon,
             of_batch=of_batch,
         )
         named = {}
@@ -107,101 +120,133 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         [x],
         values,
         scheduling.Backward([saved], gradients, observe=observe),
+        stored,
     )
     if control is not None:
         by_variable = dict(zip(map(id, variables), values, strict=True))
 
-        def line() -> tuple[tf.Tensor, tf.Tensor]:
-            mean, variance = used
-            return _batch_norm_line(
-                mean,
-                variance,
-                gamma=by_variable[id(layer.gamma)] if layer.scale else None,
-                beta=by_variable[id(layer.beta)] if layer.center else None,
-                epsilon=layer.epsilon,
-            )
+        def line() -> _Line:
+            slope = tf.ones_like(used[0])
+            offset = tf.zeros_like(slope)
+            if layer.scale:
+                slope = tf.cast(by_variable[id(layer.gamma)], slope.dtype)
+            if layer.center:
+                offset = tf.cast(by_variable[id(layer.beta)], slope.dtype)
+            return slope, offset
 
         # Whoever needs the output (a swish, a convolution) stores nothing.
         saved_tensors.remember(
-            y, _normalized(saved, line, layer.axis % x.shape.rank, y.dtype)
+            y, _on_line(saved.handle, line, layer.axis, y.dtype)
         )
     return y
 
 
-def _batch_norm_line(
-    mean: tf.Tensor,
-    variance: tf.Tensor,
-    gamma: tf.Tensor | None,
-    beta: tf.Tensor | None,
-    epsilon: float,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Slope and offset of each channel of a batch normalisation."""
-    slope = tf.math.rsqrt(variance + epsilon)
-    if gamma is not None:
-        slope *= tf.cast(gamma, slope.dtype)
-    offset = -mean * slope
-    if beta is not None:
-        offset += tf.cast(beta, slope.dtype)
-    return slope, offset
+#: Slope and offset of each channel.
+_Line = tuple[tf.Tensor, tf.Tensor]
 
 
-def _normalized(
+def _save_standardized(
+    wrapped: WrappedLayer,
+    x: tf.Tensor,
+    control: BoundControl | None,
+    standard: Callable[[], _Line],
+    axis: int,
+) -> saved_tensors.SavedTensor:
+    """Saves the input of a batch normalisation with mean 0 and variance 1.
+
+    An error bound holds for all channels, whose scales may be far apart: in
+    one whose standard deviation is below the bound nothing would be left, and
+    the normalisation would blow the error up. Standardized, all channels have
+    the same error relative to their scale.
+
+    Args:
+        wrapped: The layer.
+        x: Its input.
+        control: The error bound; `None` where the input is kept exactly.
+        standard: Makes the line that standardizes the input.
+        axis: Axis of the channels.
+
+    Returns:
+        The standardized input, saved.
+    """
+    if control is None:
+        exact = saved_tensors.ExactTensor(x)
+        return _on_line(exact, standard, axis, x.dtype)
+    known = wrapped.already_saved(x)
+    if known is not None:
+        derived = _on_line(known, standard, axis, x.dtype)
+        derived.serve(control, 0, None)
+        return derived
+
+    def back() -> _Line:
+        slope, offset = standard()
+        return 1 / slope, -offset / slope
+
+    saved = wrapped.save(_along(x, standard(), axis, x.dtype), control)
+    # Plain training keeps the input as it is, for all who read it.
+    saved_tensors.remember(
+        x, _on_line(saved, back, axis, x.dtype, counted=True)
+    )
+    return saved
+
+
+def _on_line(
     saved: saved_tensors.SavedTensor,
-    line: Callable[[], tuple[tf.Tensor, tf.Tensor]],
+    line: Callable[[], _Line],
     axis: int,
     dtype: tf.DType,
+    counted: bool = False,
 ) -> saved_tensors.SavedTensor:
-    """A batch normalisation's output, from its saved input."""
-
-    def output(x: tf.Tensor) -> tf.Tensor:
-        slope, offset = line()
-        y = _line([tf.cast(x, slope.dtype)], [slope], offset, axis)
-        return tf.cast(y, dtype)
+    """Derives `slope * values + offset` of each channel."""
 
     def scale() -> tf.Tensor:
         slope, _ = line()
         return tf.sqrt(tf.reduce_mean(tf.square(slope)))
 
-    return saved_tensors.DerivedTensor(saved, output, scale)
+    return saved_tensors.DerivedTensor(
+        saved,
+        lambda values: _along(values, line(), axis, dtype),
+        scale,
+        counted=counted,
+    )
+
+
+def _along(x: tf.Tensor, line: _Line, axis: int, dtype: tf.DType) -> tf.Tensor:
+    slope, offset = line
+    y = _line([tf.cast(x, slope.dtype)], [slope], offset, axis % x.shape.rank)
+    return tf.cast(y, dtype)
 
 
 def _batch_norm_gradient(
     dy: tf.Tensor,
-    x: tf.Tensor,
-    mean: tf.Tensor,
-    variance: tf.Tensor,
+    standardized: tf.Tensor,
+    slope: tf.Tensor,
     gamma: tf.Tensor | None,
     axis: int,
-    epsilon: float,
     of_batch: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
+    """Gradients of `gamma * xn + beta`, `xn = (x - mean) * slope`.
 
-    With `n` elements a channel, `r = 1 / sqrt(variance + epsilon)` and
-    `xn = (x - mean) * r` (Ioffe and Szegedy, 2015, section 3):
+    With `n` elements a channel and `slope = 1 / sqrt(variance + epsilon)`
+    (Ioffe and Szegedy, 2015, section 3):
 
         dbeta  = sum(dy)
-        dgamma = sum(dy * xn) = r * (sum(dy * x) - mean * dbeta)
-        dx     = gamma * r * (dy - dbeta / n - xn * dgamma / n)
+        dgamma = sum(dy * xn)
+        dx     = gamma * slope * (dy - dbeta / n - xn * dgamma / n)
 
-    `dx` is written as `a * dy + b * x + c` with one a, b and c a channel, so
-    that no normalised copy of `x` is ever made. Where mean and variance are
-    not those of the batch, b and c are 0.
+    `dx` is written as `a * dy + b * xn + c` with one a, b and c a channel.
+    Where mean and variance are not those of the batch, b and c are 0.
     """
     dtype = dy.dtype
-    dy, x = tf.cast(dy, mean.dtype), tf.cast(x, mean.dtype)
-    dbeta, product = _sums(dy, x, axis)
-    scale = tf.math.rsqrt(variance + epsilon)
-    dgamma = scale * (product - mean * dbeta)
-    count = tf.cast(tf.size(x) // tf.size(mean), dy.dtype)
-
-    a = scale if gamma is None else scale * tf.cast(gamma, dy.dtype)
+    dy, xn = tf.cast(dy, slope.dtype), tf.cast(standardized, slope.dtype)
+    dbeta, dgamma = _sums(dy, xn, axis)
+    a = slope if gamma is None else slope * tf.cast(gamma, slope.dtype)
     if not of_batch:
         dx = _line([dy], [a], tf.zeros_like(a), axis)
         return tf.cast(dx, dtype), dgamma, dbeta
-    b = -a * scale * dgamma / count
-    c = -a * dbeta / count - b * mean
-    return tf.cast(_line([dy, x], [a, b], c, axis), dtype), dgamma, dbeta
+    count = tf.cast(tf.size(xn) // tf.size(slope), slope.dtype)
+    b, c = -a * dgamma / count, -a * dbeta / count
+    return tf.cast(_line([dy, xn], [a, b], c, axis), dtype), dgamma, dbeta
 
 
 # Channels-last float32 has ops of its own: they read each tensor once, and make

@@ -10,7 +10,7 @@ import tensorflow as tf
 from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.rules.base import WrappedLayer
-from comet_tf.saved_tensors import DerivedTensor, SavedTensor
+from comet_tf.saved_tensors import SavedTensor
 from comet_tf.scheduling import GradientsOf, Observer, Tensors, after
 
 
@@ -98,7 +98,7 @@ def _groups(layer: Any, x: tf.Tensor) -> int:
 
 def _draw(saved: SavedTensor) -> statistics.DrawError | None:
     """Draws errors of what another stream serves; `None` for a stream's own."""
-    return saved.draw_error if isinstance(saved, DerivedTensor) else None
+    return saved.draw_error if saved.derived else None
 
 
 def passed_on(

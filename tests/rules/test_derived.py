@@ -44,6 +44,11 @@ def infos(model: keras.Model) -> dict:
     return {c.name: c.read_stream_info() for c in wrapping.controls(model)}
 
 
+def deviation(x: np.ndarray) -> np.ndarray:
+    """What a batch norm divides each channel by."""
+    return np.sqrt(x.var((0, 1, 2)) + 1e-3)
+
+
 def gradients(model: keras.Model, x: np.ndarray) -> list[np.ndarray]:
     @tf.function
     def step(x):
@@ -79,11 +84,11 @@ def test_derived_values_are_those_of_the_layers():
         ]
 
     pairs = restored(tf.constant(x))
-    assert len(pairs) == 4
-    slope = (
-        model.get_layer("norm").gamma / (x.std((0, 1, 2)) ** 2 + 1e-3) ** 0.5
-    )
-    limits = [BOUND] + 3 * [BOUND * np.asarray(slope) * 1.1 + 1e-5]
+    # The norm's input, standardized and as it is; then what reads its output.
+    assert len(pairs) == 5
+    gamma = np.asarray(model.get_layer("norm").gamma)
+    limits = [BOUND, BOUND * deviation(x) * (1 + 1e-5) + 1e-5]
+    limits += 3 * [BOUND * gamma * 1.1 + 1e-5]
     for (exact, found), limit in zip(pairs, limits, strict=True):
         error = np.abs(exact - found)
         assert (error <= limit).all()
@@ -94,10 +99,8 @@ def test_bounds_are_told_in_units_of_each_reader():
     model, x = wrapped(), images()
     gradients(model, x)
     found = infos(model)
-    slope = (
-        model.get_layer("norm").gamma / (x.std((0, 1, 2)) ** 2 + 1e-3) ** 0.5
-    )
-    rms = float(np.sqrt(np.mean(np.square(slope))))
+    gamma = model.get_layer("norm").gamma
+    rms = float(np.sqrt(np.mean(np.square(gamma))))
     assert found["norm/input"].absolute_bound == pytest.approx(BOUND)
     for name in ("swish/activation_input", "conv/input"):
         assert found[name].absolute_bound == pytest.approx(
@@ -196,16 +199,14 @@ def test_a_rectified_norm_is_one_stream_and_a_mask(activation, rounding):
     exact, found = (np.asarray(v) for v in restored(tf.constant(x))[-1])
     stored = {name for name, i in infos(model).items() if i.stream_bytes}
     assert stored == {"norm/input"}
-    slope = (
-        model.get_layer("norm").gamma / (x.std((0, 1, 2)) ** 2 + 1e-3) ** 0.5
-    )
-    assert (np.abs(exact - found) <= BOUND * np.asarray(slope) + 1e-5).all()
+    slope = np.asarray(model.get_layer("norm").gamma)
+    assert (np.abs(exact - found) <= BOUND * slope + 1e-5).all()
     # The pieces are exact: zeros stay zeros, and nothing else becomes one.
     for value in (0.0, 6.0):
         if (exact == value).sum() > 1:
             np.testing.assert_array_equal(found == value, exact == value)
     # Within a piece the error has no preference, even next to its end.
-    near = (exact > 0) & (exact < BOUND * np.asarray(slope))
+    near = (exact > 0) & (exact < BOUND * slope)
     assert near.sum() > 50
     error = (found - exact)[near] / np.broadcast_to(slope, x.shape)[near]
     assert abs(error.mean()) < 0.25 * BOUND
@@ -314,3 +315,39 @@ def test_a_mask_that_is_packed_late_counts_for_its_layer():
     assert rows["pool"].saved_bytes == elements / 4 * 2 / 8
     plain = [images.nbytes, elements * 4, elements * 4, elements]
     assert report.plain_bytes == sum(plain)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "dither"])
+@pytest.mark.parametrize("mode", ["fit", "eager"])
+def test_channels_of_very_different_scale_keep_their_gradients(mode, rounding):
+    # One bound for all channels would leave nothing of the small ones.
+    rng = np.random.default_rng(0)
+    scales = np.exp(rng.normal(size=16) * 2.0).astype(np.float32)
+    x = rng.normal(size=(8, 8, 8, 16)).astype(np.float32)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((8, 8, 16))
+        h = layers.Conv2D(16, 1, name="first")(inputs)
+        h = layers.BatchNormalization(name="norm")(h)
+        h = layers.ReLU()(h)
+        h = layers.Conv2D(8, 3, name="second")(h)
+        model = keras.Model(inputs, h)
+        kernel = model.get_layer("first").kernel
+        kernel.assign(kernel * scales)
+        return model
+
+    def found(model):
+        if mode == "fit":
+            return gradients(model, x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(x, training=True)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    expected = found(build())
+    config = comet_tf.CompressionConfig(min_bytes=0, rounding=rounding)
+    actual = found(comet_tf.wrap_model(build(), config))
+    for value, exact in zip(actual, expected, strict=True):
+        if len(exact.shape) == 4:  # Channel by channel.
+            error = np.square(value - exact).mean((0, 1, 2))
+            assert (error < 0.05**2 * np.square(exact).mean((0, 1, 2))).all()
