@@ -119,6 +119,10 @@ _FROM_INPUT: dict[Any, ElementGradient | None] = {
 }
 
 
+#: They jump: a small error of the input may be a large one of the output.
+_DISCONTINUOUS = {_KERAS.hard_shrink, _KERAS.threshold}
+
+
 def _hashable(function: Any) -> bool:
     try:
         hash(function)
@@ -154,7 +158,13 @@ def apply(wrapped: WrappedLayer, function: Any, x: tf.Tensor) -> tf.Tensor:
         if function in _FROM_OUTPUT:
             return _from_output(wrapped, function, x, _FROM_OUTPUT[function])
         if function in _FROM_INPUT:
-            return _from_input(wrapped, function, x, _FROM_INPUT[function])
+            return _from_input(
+                wrapped,
+                function,
+                x,
+                _FROM_INPUT[function],
+                derive=function not in _DISCONTINUOUS,
+            )
     if purity.is_pure(function, x):
         return _from_input(wrapped, function, x, derive=False)
     wrapped.note = (
@@ -229,9 +239,8 @@ def _from_input(
         scheduling.Backward([saved], gradients, observe=observe),
         wait=False,  # Else TensorFlow would not fuse what it fuses in a swish.
     )
-    if (
-        derive
-    ):  # Else nobody knows how much larger than the input's its error is.
+    # Else nobody knows how much larger than the input's its error is.
+    if derive:
         saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
     return y
 
@@ -283,7 +292,8 @@ def _layer(
             and layer.negative_slope == 0
         ):
             return piecewise_linear.interval(call, x, upper=6.0)
-        return _from_input(wrapped, call, x)
+        # Behind a threshold the output jumps.
+        return _from_input(wrapped, call, x, derive=layer.threshold == 0)
     return call(x)
 
 

@@ -100,7 +100,13 @@ def recompute(
         )
         return computed[:count], computed[count:]
 
-    if linear and not values:
+    # A bias's gradient reads no input. (Not by rank: kernels may be vectors.)
+    bias = getattr(wrapped.layer, "bias", None) if linear else None
+    is_kernel = [
+        variable is not bias if linear else len(variable.shape) > 1
+        for variable in variables
+    ]
+    if linear and not any(is_kernel):
         # A linear layer reads its input for its weights only, and they are
         # frozen; its own gradient keeps nothing.
         return _plain(wrapped, arguments, overrides)
@@ -110,7 +116,7 @@ def recompute(
         if linear
         else error_bound.ACTIVATION_GRADIENT
     )
-    kernels = [v for v in variables if len(v.shape) > 1]
+    kernels = [v for v, use in zip(variables, is_kernel, strict=True) if use]
     slots = (
         ["input"]
         if len(inputs) == 1
@@ -125,7 +131,6 @@ def recompute(
         for x, control in zip(inputs, controls, strict=True)
     ]
     if linear:
-        is_kernel = [len(v.shape) > 1 for v in variables]
         observe = statistics.weight_gradient(
             wrapped, controls[0], saved[0], gradients, values, is_kernel
         )

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from comet_tf.error_bound import statistics
@@ -77,6 +78,14 @@ def weight_gradient(
 
 def _channels(layer: Any, dy: tf.Tensor) -> tf.Tensor | int:
     """Output channels that share one kernel element's worth of positions."""
+    if isinstance(layer, keras.layers.EinsumDense):
+        operands, output = layer.equation.replace(" ", "").split("->")
+        letters = operands.split(",")[1]
+        return math.prod(
+            size
+            for letter, size in zip(letters, layer.kernel.shape, strict=True)
+            if letter in output
+        )
     channels = tf.shape(dy)[_channel_axis(layer)]
     if "Transpose" in type(layer).__name__:
         # Each element of the kernel meets one output position in so many.

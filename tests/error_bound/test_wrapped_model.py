@@ -133,3 +133,52 @@ def test_every_kind_of_layer_gets_a_bound_from_theory():
                 layer["predicted_gradient_error"], rel=0.35
             )
     assert record["total"]["compression_ratio"] > 2
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape"),
+    [
+        ("abc,cd->abd", (None, 6)),
+        ("abc,cde->abde", (None, 4, 6)),
+        ("abc,c->ab", None),
+        ("abc,cbd->abd", (10, 6)),
+        ("abcd,cde->abe", (None, 6)),
+    ],
+)
+def test_prediction_of_any_einsum(equation, shape):
+    """What a kernel element sums over is for the equation to say."""
+    sizes = {"a": 32, "b": 10, "c": 12, "d": 5}
+    read = equation.split(",")[0]
+    inputs = keras.Input([sizes[letter] for letter in read[1:]])
+    layer = layers.EinsumDense(equation, output_shape=shape or (None,))
+    model = keras.Model(inputs, layer(inputs))
+    rng = np.random.default_rng(0)
+    x = rng.random([sizes[letter] for letter in read], np.float32)
+    target = rng.normal(size=model(x).shape).astype(np.float32)
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) * target)
+        return tape.gradient(loss, layer.kernel.value)
+
+    exact = gradient()
+    config = comet_tf.CompressionConfig(
+        error_bound=0.1, mode="absolute", rounding="dither", min_bytes=0
+    )
+    comet_tf.wrap_model(model, config)
+    wrapping.observe(model)
+    wrapping.wrapped_model(model).collect.assign(True)
+    gradient = tf.function(gradient.python_function)
+    errors = np.stack([gradient() - exact for _ in range(50)])
+    (control,) = wrapping.controls(model)
+    stats, info = control.read_gradient_stats(), control.read_stream_info()
+    predicted = theory.predicted_gradient_error(
+        info.absolute_bound,
+        stats.sum_of_squares,
+        stats.channels,
+        info.nonzero_fraction,
+    )
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(
+        predicted, rel=0.15
+    )

@@ -351,3 +351,27 @@ def test_channels_of_very_different_scale_keep_their_gradients(mode, rounding):
         if len(exact.shape) == 4:  # Channel by channel.
             error = np.square(value - exact).mean((0, 1, 2))
             assert (error < 0.05**2 * np.square(exact).mean((0, 1, 2))).all()
+
+
+@pytest.mark.parametrize(
+    "jumping",
+    [
+        lambda: layers.ReLU(threshold=1.0),
+        lambda: layers.Activation("hard_shrink"),
+        lambda: layers.Activation(
+            lambda x: keras.activations.threshold(x, 0.5, -1.0)
+        ),
+    ],
+)
+def test_outputs_of_functions_that_jump_are_not_derived(jumping):
+    # An error of the input within the bound may be one beyond it behind.
+    model, x = rectified(jumping), images()
+    comet_tf.wrap_model(
+        model,
+        comet_tf.CompressionConfig(
+            min_bytes=0, error_bound=BOUND, mode="absolute"
+        ),
+    )
+    gradients(model, x)
+    stored = {name for name, i in infos(model).items() if i.stream_bytes}
+    assert {"norm/input", "conv/input"} <= stored

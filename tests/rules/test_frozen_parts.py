@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of which some variables are frozen, and others are not."""
 
+import keras
 import numpy as np
 import pytest
 from keras import layers
 
 import comet_tf
+from comet_tf import wrapping
 from tests.rules.test_layers import LOSSLESS, build, gradients, sample
 
 LAYERS = {
@@ -53,3 +55,21 @@ def test_gradients_are_those_of_what_is_trainable(name, freeze, graph):
     for one, other in zip(*results, strict=True):
         scale = np.abs(other).max()
         np.testing.assert_allclose(one / scale, other / scale, atol=2e-6)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("layer", [layers.Conv2D(4, 3), layers.Dense(4)])
+def test_a_trainable_bias_alone_keeps_no_input(layer, eager):
+    layer = type(layer).from_config(layer.get_config())
+    model = keras.Sequential([keras.Input((8, 8, 3)), layer])
+    layer._kernel.trainable = False
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(min_bytes=0))
+    model.compile("sgd", "mse", run_eagerly=eager)
+    before = [np.array(v) for v in model.weights]
+    x = np.random.default_rng(0).random((4, 8, 8, 3), np.float32)
+    y = np.ones(model.compute_output_shape(x.shape), np.float32)
+    model.fit(x, y, verbose=0, callbacks=[comet_tf.AdaptiveErrorBound()])
+    kernel, bias = (np.array(v) for v in model.weights)
+    np.testing.assert_array_equal(kernel, before[0])
+    assert np.abs(bias - before[1]).max() > 0
+    assert not wrapping.controls(model)
