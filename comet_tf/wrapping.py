@@ -8,9 +8,10 @@ names Keras' own classes only.
 
 import dataclasses
 import functools
+import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -49,6 +50,7 @@ class WrappedModel:
         left_alone: Reason by path, for the other layers.
         first_bounds: Snapshots by control name, of a training that is being
             resumed. A control that appears takes its own out.
+        numbers: Numbers the controls as they appear.
         jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
     """
 
@@ -58,6 +60,7 @@ class WrappedModel:
     first_bounds: dict[str, dict[str, Any]] = dataclasses.field(
         default_factory=dict
     )
+    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     jit_was_forced: bool = False
     _graph: Any = lambda: None
 
@@ -295,6 +298,7 @@ def _wrap_layer(
                 # Not set afterwards: replicas would wait for each other.
                 error_bound=first["error_bound"],
                 relative=first["relative"],
+                number=next(state.numbers),
             ).result()
 
     owner = instance_calls.owner(layer)

@@ -26,8 +26,7 @@ class CometCodec:
         """See `Codec.compress`."""
         seed = tf.constant(0, tf.int64)
         if self.rounding == "dither":
-            # A fresh one each step: over steps, dithered errors average out.
-            seed = codec_ops.fresh_seed()
+            seed = control.next_seed()
         return codec_ops.compress_with_info(
             x,
             error_bound=control.error_bound,

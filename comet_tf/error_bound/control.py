@@ -10,6 +10,7 @@ so that a new bound takes effect on the next step without a retrace.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -23,6 +24,9 @@ KINDS = (WEIGHT_GRADIENT, ACTIVATION_GRADIENT)
 
 # The bound used until something better is known, as a fraction of the range.
 DEFAULT_RELATIVE_BOUND = 5e-3
+
+# More than there will be steps.
+_SEEDS_OF_A_REPLICA = 1 << 40
 
 
 class StreamInfo(NamedTuple):
@@ -153,6 +157,20 @@ def collection_flag(
     return _variable(False, tf.bool, "collect", _strategy_of((), strategy))
 
 
+def _first_seed(number: int) -> int:
+    """Where the dither seeds of an activation begin.
+
+    `tf.random.set_seed` (or `keras.utils.set_random_seed`) decides. Reading
+    what it was told, unlike drawing from TensorFlow's generator, changes no
+    number that anybody else draws.
+    """
+    with tf.init_scope():
+        # With a seed of its own this is only a look at the global one.
+        of_run, _ = tf.compat.v1.get_seed(1)
+    digest = hashlib.blake2b(f"{of_run} {number}".encode(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
 class BoundControl:
     """The error bound of one stored activation, and what came of it.
 
@@ -177,6 +195,8 @@ class BoundControl:
         error_bound: The first bound. Replicas must not set it afterwards:
             they would wait for each other.
         relative: Whether that is a fraction of the value range.
+        number: Tells the seeds of the activations of a model apart. Names do
+            not serve: Keras makes up others when a model is built again.
 
     Attributes:
         error_bound: float32 scalar, read when the activation is compressed.
@@ -211,6 +231,7 @@ class BoundControl:
         strategy: tf.distribute.Strategy | None = None,
         error_bound: float = DEFAULT_RELATIVE_BOUND,
         relative: bool = True,
+        number: int = 0,
     ):
         if not isinstance(name, str) or not name:
             raise ValueError(
@@ -259,6 +280,14 @@ class BoundControl:
             tf.VariableAggregation.MEAN,
             on_host=False,
         )
+        # Each replica counts for itself. Nobody reads it across replicas.
+        self._seed = _variable(
+            _first_seed(number),
+            tf.int64,
+            "seed",
+            strategy,
+            tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
         self._replicas = strategy.num_replicas_in_sync
 
     def __repr__(self) -> str:
@@ -285,6 +314,20 @@ class BoundControl:
             ValueError: If it is not.
         """
         self._set(fraction, relative=True)
+
+    def next_seed(self) -> tf.Tensor:
+        """Returns an int64 scalar, another one at each execution.
+
+        Errors that are drawn from it average out over steps. It differs
+        between activations and replicas, and is repeatable after
+        `tf.random.set_seed`.
+        """
+        seed = tf.convert_to_tensor(self._seed.assign_add(1))
+        replica = tf.distribute.get_replica_context()
+        if replica is None:
+            return seed
+        number = tf.cast(replica.replica_id_in_sync_group, tf.int64)
+        return seed + number * _SEEDS_OF_A_REPLICA
 
     def _checked(self, value: float) -> float:
         value = float(value)

@@ -89,7 +89,7 @@ def compress(
                 f"Received: error_bound={error_bound}"
             )
     if seed is None:
-        seed = fresh_seed() if rounding == "dither" else 0
+        seed = _drawn_seed() if rounding == "dither" else 0
     stream, _ = compress_with_info(
         x, error_bound, mode == "relative", seed, rounding
     )
@@ -132,13 +132,8 @@ def compress_with_info(
     return result.stream, result.info
 
 
-def fresh_seed() -> tf.Tensor:
-    """Draws a seed for the dither; another one at each execution.
-
-    Returns:
-        A non-negative int64 scalar from TensorFlow's default generator, which
-        `tf.random.set_seed` makes repeatable.
-    """
+def _drawn_seed() -> tf.Tensor:
+    """Draws a non-negative seed from TensorFlow's default generator."""
     return tf.random.uniform((), maxval=tf.int64.max, dtype=tf.int64)
 
 

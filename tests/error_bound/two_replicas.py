@@ -69,6 +69,11 @@ def main() -> None:
         control.read_measured_error(), np.hypot(3.0, 3.0), rtol=1e-6
     )
     assert step.experimental_get_tracing_count() == 1
+    seeds = []
+    for _ in range(3):
+        drawn = tf.function(strategy.run)(control.next_seed)
+        seeds += strategy.experimental_local_results(drawn)
+    assert len({int(seed) for seed in seeds}) == 6, seeds
     # What the callback reads of the optimizer are distributed variables.
     with strategy.scope():
         optimizer = keras.optimizers.SGD(0.5, momentum=0.5)

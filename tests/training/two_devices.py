@@ -106,6 +106,10 @@ def main() -> None:
         raw = [float(record.numpy()[0]) for record in records]
         assert raw[0] == raw[1], (control.name, raw)
 
+    dithered = comet_tf.CompressionConfig(min_bytes=0, rounding="dither")
+    _, losses, _ = run(strategy, dithered)
+    np.testing.assert_allclose(losses, expected, rtol=0.03)
+
     # One device with the whole batch chooses about the same bounds.
     _, _, alone = run(tf.distribute.get_strategy(), lossy, adapt=True)
     for one, other in zip(
