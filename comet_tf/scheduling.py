@@ -232,6 +232,7 @@ _SECOND_ORDER = "Comet>SecondOrder"
 
 
 def _cuts_tapes(saved: SavedTensor) -> bool:
+    """Whether a tape loses sight of an activation while it is saved."""
     return saved.codec is not None and not getattr(saved.codec, "exact", False)
 
 

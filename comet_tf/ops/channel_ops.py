@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,3 +44,25 @@ def channel_line(
         without the second term.
     """
     return library().comet_channel_line(list(xs), list(slopes), offset)
+
+
+@tf.RegisterGradient("Comet>ChannelSums")
+def _sums_gradient(
+    op: Any, of_sums: tf.Tensor, of_products: tf.Tensor
+) -> list[tf.Tensor]:
+    dy, x = op.inputs
+    zero = tf.zeros_like(of_sums)
+    return [
+        channel_line([x], [of_products], of_sums),
+        channel_line([dy], [of_products], zero),
+    ]
+
+
+@tf.RegisterGradient("Comet>ChannelLine")
+def _line_gradient(op: Any, dy: tf.Tensor) -> list[tf.Tensor]:
+    count = op.get_attr("N")
+    xs, slopes, offset = op.inputs[:count], op.inputs[count:-1], op.inputs[-1]
+    zero = tf.zeros_like(offset)
+    of_xs = [channel_line([dy], [slope], zero) for slope in slopes]
+    sums = [channel_sums(dy, x) for x in xs]
+    return [*of_xs, *(of_slope for _, of_slope in sums), sums[0][0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -193,3 +194,10 @@ def sign_gradient(
     return library().comet_sign_gradient(
         stream, dy, negative_slope=negative_slope
     )
+
+
+@tf.RegisterGradient("Comet>SignGradient")
+def _gradient(op: Any, ddx: tf.Tensor) -> list[tf.Tensor | None]:
+    """Linear in `dy`, and the same in both directions."""
+    slope = op.get_attr("negative_slope")
+    return [None, sign_gradient(op.inputs[0], ddx, slope)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,3 +54,10 @@ def mask_gradient(
     return library().comet_mask_gradient(
         mask, dy, negative_slope=negative_slope
     )
+
+
+@tf.RegisterGradient("Comet>MaskGradient")
+def _gradient(op: Any, ddx: tf.Tensor) -> list[tf.Tensor | None]:
+    """Linear in `dy`, and the same in both directions."""
+    slope = op.get_attr("negative_slope")
+    return [None, mask_gradient(op.inputs[0], ddx, slope)]

@@ -167,6 +167,11 @@ class WrappedLayer:
         self._slots.take(control.name, saved)
         return saved
 
+    @property
+    def exact(self) -> bool:
+        """Whether the layer's codec keeps tensors as they are."""
+        return getattr(self._codec, "exact", False)
+
     def already_saved(self, x: tf.Tensor) -> SavedTensor | None:
         """The handle of `x`, where something keeps it as this layer would."""
         saved = saved_tensors.lookup(x)

@@ -7,6 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+# What a `GradientTape` itself asks; there is no public name for it.
+from tensorflow.python.eager import record
+
 from comet_tf import saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT, BoundControl
 from comet_tf.ops import channel_ops
@@ -53,15 +56,20 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     moving = [layer.moving_mean, layer.moving_variance]
     used: list[tf.Tensor] = []
 
-    def standard() -> _Line:
-        mean, variance = used
+    def standard(mean: tf.Tensor, variance: tf.Tensor) -> _Line:
         slope = tf.math.rsqrt(variance + layer.epsilon)
         return slope, -mean * slope
 
+    # What is kept as it is stays within the sight of tapes.
+    exact = control is None or wrapped.exact
+
     def keep() -> Sequence[tf.Tensor]:
-        saved.handle = _save_standardized(
-            wrapped, x, control, standard, layer.axis
-        )
+        if control is None or exact:
+            saved.handle = wrapped.save(x, control)
+        else:
+            saved.handle = _save_standardized(
+                wrapped, x, control, lambda: standard(*used), layer.axis
+            )
         return saved.handle.stored
 
     def moments(*moments_args: Any, **moments_kwargs: Any) -> Any:
@@ -94,10 +102,17 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
         parameters: scheduling.Tensors,
     ) -> tuple[scheduling.Gradients, scheduling.Gradients]:
         by_variable = dict(zip(map(id, variables), parameters, strict=True))
+        values, (mean, variance) = restored[0], used
+        if exact:
+            if of_batch and _is_differentiated_again(values):
+                exact_type = tf.cast(values, mean.dtype)
+                mean, variance = own_moments(exact_type, None)
+            line = standard(mean, variance)
+            values = _along(values, line, layer.axis, values.dtype)
         dx, dgamma, dbeta = _batch_norm_gradient(
             dys[0],
-            restored[0],
-            slope=standard()[0],
+            values,
+            slope=standard(mean, variance)[0],
             gamma=by_variable.get(id(layer.gamma)) if layer.scale else None,
             axis=layer.axis,
             of_batch=of_batch,
@@ -134,11 +149,23 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
                 offset = tf.cast(by_variable[id(layer.beta)], slope.dtype)
             return slope, offset
 
+        handle = saved.handle
+        if exact:
+            handle = _on_line(
+                handle, lambda: standard(*used), layer.axis, x.dtype
+            )
         # Whoever needs the output (a swish, a convolution) stores nothing.
-        saved_tensors.remember(
-            y, _on_line(saved.handle, line, layer.axis, y.dtype)
-        )
+        saved_tensors.remember(y, _on_line(handle, line, layer.axis, y.dtype))
     return y
+
+
+def _is_differentiated_again(x: tf.Tensor) -> bool:
+    """Whether a tape of an eager step watches the gradient being computed.
+
+    It has not seen how the statistics depend on the input: what the layer's
+    code does is hidden from eager tapes, which would keep all of it.
+    """
+    return not tf.is_symbolic_tensor(x) and record.should_record_backprop([x])
 
 
 #: Slope and offset of each channel.
@@ -148,7 +175,7 @@ _Line = tuple[tf.Tensor, tf.Tensor]
 def _save_standardized(
     wrapped: WrappedLayer,
     x: tf.Tensor,
-    control: BoundControl | None,
+    control: BoundControl,
     standard: Callable[[], _Line],
     axis: int,
 ) -> saved_tensors.SavedTensor:
@@ -162,16 +189,13 @@ def _save_standardized(
     Args:
         wrapped: The layer.
         x: Its input.
-        control: The error bound; `None` where the input is kept exactly.
+        control: Its error bound.
         standard: Makes the line that standardizes the input.
         axis: Axis of the channels.
 
     Returns:
         The standardized input, saved.
     """
-    if control is None:
-        exact = saved_tensors.ExactTensor(x)
-        return _on_line(exact, standard, axis, x.dtype)
     known = wrapped.already_saved(x)
     if known is not None:
         derived = _on_line(known, standard, axis, x.dtype)

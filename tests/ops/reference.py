@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ops compute, once more in numpy, slowly and plainly."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import tensorflow as tf
 
@@ -25,21 +27,20 @@ def output_geometry(
     return outputs, max((outputs - 1) * stride + window - size, 0) // 2
 
 
-def pool_gradient(
+def first_maxima(
     x: np.ndarray,
-    dy: np.ndarray,
+    shape: tuple[int, ...],
     window: tuple[int, ...],
     strides: tuple[int, ...],
     padding: str,
-) -> np.ndarray:
-    """Adds each `dy` to the first maximum of its window, in output order."""
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Each output of a pooling, and where its window's first maximum is."""
     spatial = x.shape[1:-1]
     before = [
         output_geometry(*args, padding)[1]
         for args in zip(spatial, window, strides, strict=True)
     ]
-    dx = np.zeros_like(x)
-    for index in np.ndindex(*dy.shape):
+    for index in np.ndindex(*shape):
         batch, *out, channel = index
         best = None
         for offset in np.ndindex(*window):
@@ -51,5 +52,19 @@ def pool_gradient(
                 place = (batch, *at, channel)
                 if best is None or x[best] < x[place]:
                     best = place
+        assert best is not None
+        yield index, best
+
+
+def pool_gradient(
+    x: np.ndarray,
+    dy: np.ndarray,
+    window: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: str,
+) -> np.ndarray:
+    """Adds each `dy` to the first maximum of its window, in output order."""
+    dx = np.zeros_like(x)
+    for index, best in first_maxima(x, dy.shape, window, strides, padding):
         dx[best] += dy[index]
     return dx

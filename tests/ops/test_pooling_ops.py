@@ -204,3 +204,31 @@ def test_errors_say_what_was_received():
         pooling_ops.pool_gradient(
             positions, dy, (2, -8, 8, 3), (2, 2), (2, 2), "same"
         )
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize(("size", "window", "strides"), CASES)
+@pytest.mark.parametrize("channels", [1, 11])
+def test_gradient_of_the_gradient_gathers(
+    size, window, strides, padding, channels, dtype, rng, run
+):
+    x = with_ties(rng, (2, *size, channels), dtype)
+    ddx = tf.cast(rng.normal(size=x.shape), dtype)
+    shape = (2, *outputs_of(size, window, strides, padding), channels)
+
+    def gathered(x, ddx):
+        positions = pooling_ops.pack_pool_positions(x, window, strides, padding)
+        dy = tf.zeros(shape, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(dy)
+            dx = pooling_ops.pool_gradient(
+                positions, dy, tf.shape(x), window, strides, padding
+            )
+        return tape.gradient(dx, dy, output_gradients=ddx)
+
+    expected = np.zeros(shape, ddx.numpy().dtype)
+    for index, best in reference.first_maxima(
+        x.numpy(), shape, window, strides, padding
+    ):
+        expected[index] = ddx.numpy()[best]
+    np.testing.assert_array_equal(run(gathered, x, ddx), expected)
