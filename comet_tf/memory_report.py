@@ -13,6 +13,11 @@ from comet_tf import graph_audit, saved_tensors, wrapping
 # Smaller than this, a tensor is not worth a line of its own.
 _WORTH_NAMING = 1 << 16
 
+_NEWCOMER = (
+    "it joined the model after `wrap_model`; call `comet_tf.wrap_model(model)` "
+    "again"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class LayerMemory:
@@ -196,6 +201,10 @@ def memory_report(model: keras.Model) -> MemoryReport:
     batch_size = _batch_size(trace)
     kept = graph_audit.kept_tensors(graph, trace.backward_start, batch_size)
 
+    left_alone = {
+        **state.left_alone,
+        **dict.fromkeys(wrapping.newcomers(model), _NEWCOMER),
+    }
     packed: dict[str, list[graph_audit.Kept]] = {}
     uncompressed, other = [], 0
     # A lossless codec's stream is the tensor itself, and its layer's already.
@@ -211,7 +220,7 @@ def memory_report(model: keras.Model) -> MemoryReport:
         if handle.codec is not None
     }
     for tensor in kept:
-        layer = _layer_of(tensor.name, trace.scopes, state.left_alone)
+        layer = _layer_of(tensor.name, trace.scopes, left_alone)
         if tensor.kind in ("mask", "positions"):
             if tensor.source in counted:
                 tensor = dataclasses.replace(tensor, source_bytes=0)
@@ -223,8 +232,8 @@ def memory_report(model: keras.Model) -> MemoryReport:
             other += tensor.bytes
         else:
             # To blame is who reads it, not who made it.
-            layer = _layer_of(tensor.reader, trace.scopes, state.left_alone)
-            reason = _reason(state, layer, tensor, model)
+            layer = _layer_of(tensor.reader, trace.scopes, left_alone)
+            reason = _reason(state, left_alone, layer, model)
             size = max(tensor.bytes, 0)
             if tensor.kind == "list":
                 reason += ", one for each step of a loop"
@@ -292,12 +301,12 @@ def _layer_of(
 
 def _reason(
     state: wrapping.WrappedModel,
+    left_alone: dict[str, str],
     layer: str,
-    tensor: graph_audit.Kept,
     model: keras.Model,
 ) -> str:
-    if layer in state.left_alone:
-        return f"layer {layer!r}: {state.left_alone[layer]}"
+    if layer in left_alone:
+        return f"layer {layer!r}: {left_alone[layer]}"
     notes = [e.wrapped.note for e in state.entries if e.wrapped.path == layer]
     if any(notes):
         return f"layer {layer!r}: {notes[0]}"

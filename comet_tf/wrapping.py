@@ -48,6 +48,7 @@ class WrappedModel:
         collect: Variable that is true on collection steps; the one that all
             error bounds of the model share.
         left_alone: Reason by path, for the other layers.
+        there: The layers that the model had when it was wrapped.
         first_bounds: Snapshots by control name, of a training that is being
             resumed. A control that appears takes its own out.
         numbers: Numbers the controls as they appear.
@@ -57,6 +58,9 @@ class WrappedModel:
     collect: tf.Variable
     entries: list[Entry] = dataclasses.field(default_factory=list)
     left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
+    there: list[weakref.ref[keras.layers.Layer]] = dataclasses.field(
+        default_factory=list
+    )
     first_bounds: dict[str, dict[str, Any]] = dataclasses.field(
         default_factory=dict
     )
@@ -141,6 +145,7 @@ def wrap_model(
         return model
     library()
     state = WrappedModel(collection_flag(_strategy(model)))
+    state.there = [weakref.ref(layer) for layer, _ in _all_layers(model)]
     for layer, path in chosen:
         _wrap_layer(state, layer, path, config)
     state.jit_was_forced = _reset_training(model, jit_off=True)
@@ -239,6 +244,25 @@ def observe(model: keras.Model) -> None:
         entry.wrapped.observed = True
     if model.train_function is not None:
         model.make_train_function(force=True)
+
+
+def newcomers(model: keras.Model) -> list[str]:
+    """Returns the paths of layers that were not there yet when it was wrapped.
+
+    Args:
+        model: Wrapped Keras model.
+
+    Raises:
+        ValueError: When the model is not wrapped.
+    """
+    there = {id(reference()) for reference in wrapped_model(model).there}
+    return [
+        path for layer, path in _all_layers(model) if id(layer) not in there
+    ]
+
+
+def _all_layers(model: keras.Model) -> list[tuple[keras.layers.Layer, str]]:
+    return choose_layers(model, include=None, exclude=None)
 
 
 def _check_model(model: Any) -> None:

@@ -160,6 +160,57 @@ def test_report_names_what_is_left_and_why():
     assert {row["layer"] for row in as_dict["layers"]} >= {"first"}
 
 
+def joins_by_add(wrap):
+    model = keras.Sequential([keras.Input((64, 64, 3)), layers.Conv2D(8, 3)])
+    wrap(model)
+    model.add(layers.Conv2D(8, 3, activation="swish", name="late"))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(4, activation="softmax"))
+    return model
+
+
+class Growing(keras.Model):
+    """Has a layer when it is made, and gets one when it is built."""
+
+    def __init__(self):
+        super().__init__()
+        self.early = layers.Conv2D(8, 3)
+        self.top = layers.Dense(4, activation="softmax")
+
+    def build(self, shape):
+        self.late = keras.Sequential([layers.Conv2D(8, 3, name="late")])
+        self.built = True
+
+    def call(self, x, training=None):
+        x = keras.ops.silu(self.late(self.early(x)))
+        return self.top(keras.ops.mean(x, (1, 2)))
+
+
+def joins_when_built(wrap):
+    model = Growing()
+    wrap(model)
+    return model
+
+
+@pytest.mark.parametrize("make", [joins_by_add, joins_when_built])
+def test_report_names_layers_that_joined_after_wrapping(make):
+    model = make(comet_tf.wrap_model)
+    x = np.random.default_rng(0).normal(size=(8, 64, 64, 3))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.train_on_batch(x, np.zeros(8))
+    reasons = [row.reason for row in comet_tf.memory_report(model).uncompressed]
+    named = [reason for reason in reasons if "late" in reason]
+    assert named
+    for reason in named:
+        assert "joined the model after `wrap_model`" in reason
+    comet_tf.wrap_model(model)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.train_on_batch(x, np.zeros(8))
+    report = str(comet_tf.memory_report(model))
+    assert "late" in report
+    assert "joined" not in report
+
+
 def test_report_needs_a_wrapped_model_that_has_trained():
     model = deep_model("vgg")
     with pytest.raises(ValueError, match="wrap_model"):
