@@ -118,6 +118,8 @@ class WrappedLayer:
         self.note = ""
         #: Why its own gradient is used, once running its code has shown that.
         self.own_gradient = ""
+        #: With which values of `training` its code was tried out.
+        self.tried_out: set[bool | None] = set()
         #: Whether the layer was given its own code back.
         self.released = False
         self._slots = Slots(path)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from comet_tf import scheduling
 from comet_tf.error_bound import control as error_bound
-from comet_tf.rules import statistics
+from comet_tf.rules import repeatable, statistics
 from comet_tf.rules.base import CallArguments, Rule, WrappedLayer, attributes
 from comet_tf.rules.outputs import Outputs
 
@@ -37,6 +37,7 @@ def recompute(
     Returns:
         What the layer's own code returns.
     """
+    _try_out(wrapped, arguments, overrides)
     if wrapped.own_gradient:
         return _plain(wrapped, arguments, overrides)
     variables, values = wrapped.parameters()
@@ -52,9 +53,7 @@ def recompute(
         tensors: Sequence[tf.Tensor], parameters: Sequence[tf.Tensor]
     ) -> tuple[Outputs, keras.StatelessScope]:
         for tensor, mask in zip(tensors, masks, strict=True):
-            if mask is not None:
-                # Keras passes masks on as attributes of tensors.
-                tensor._keras_mask = mask
+            _pass_mask(mask, tensor)
         args, kwargs = others.replaced([tensors[i] for i in places])
         outputs, scope = wrapped.call_with(
             [*variables, *generators],
@@ -154,6 +153,37 @@ def recompute(
         wrapped.own_gradient = str(error)
         return _plain(wrapped, arguments, overrides)
     return returned[0].replaced(tensors)
+
+
+def _try_out(
+    wrapped: WrappedLayer, arguments: CallArguments, overrides: dict[str, Any]
+) -> None:
+    """Finds out whether code from outside of Keras may run again."""
+    layer = wrapped.layer
+    mode = layer._get_call_context().get_value("training")
+    mode = mode if isinstance(mode, bool) else None
+    if wrapped.own_gradient or mode in wrapped.tried_out:
+        return
+    wrapped.tried_out.add(mode)
+    if not repeatable.is_foreign(layer):
+        return
+    inputs = arguments.tensors
+
+    def run(tensors: Sequence[tf.Tensor]) -> keras.StatelessScope:
+        for tensor, x in zip(tensors, inputs, strict=True):
+            _pass_mask(getattr(x, "_keras_mask", None), tensor)
+        args, kwargs = arguments.replaced(tensors)
+        return wrapped.call_with([], [], args, kwargs, **overrides)[1]
+
+    wrapped.own_gradient = repeatable.why_not(
+        run, inputs, _random_states(layer)
+    )
+
+
+def _pass_mask(mask: tf.Tensor | None, tensor: tf.Tensor) -> None:
+    if mask is not None:
+        # Keras passes masks on as attributes of tensors.
+        tensor._keras_mask = mask
 
 
 class _OwnGradientError(Exception):

@@ -9,7 +9,7 @@ from keras import layers
 
 import comet_tf
 from comet_tf import wrapping
-from tests.training.helpers import pictures
+from tests.training.helpers import LOSSLESS, pictures
 
 DITHER = comet_tf.CompressionConfig(rounding="dither", min_bytes=0)
 
@@ -94,3 +94,142 @@ def test_gradients_differ_from_step_to_step_of_one_graph():
     one, other = step().numpy(), step().numpy()
     assert step.experimental_get_tracing_count() == 1
     assert (one != other).any()
+
+
+RANDOM = {
+    "tf.random": lambda x: tf.random.normal(tf.shape(x)),
+    "tf.nn.dropout": lambda x: tf.nn.dropout(tf.ones_like(x), 0.5),
+    "tf.random.Generator": lambda x: GENERATORS[0].normal(tf.shape(x)),
+    "keras.random": lambda x: keras.random.normal(keras.ops.shape(x)),
+    "numpy": lambda x: tf.ensure_shape(
+        tf.numpy_function(
+            lambda: NUMPY[0].normal(size=()).astype("float32"), [], tf.float32
+        ),
+        (),
+    ),
+    "in a branch": lambda x: tf.cond(
+        tf.reduce_sum(x) > -1e9,
+        lambda: tf.random.normal(tf.shape(x)),
+        lambda: tf.zeros_like(x),
+    ),
+}
+REPEATABLE = {
+    "constant seed": lambda x: keras.random.normal(keras.ops.shape(x), seed=3),
+    "stateless": lambda x: tf.random.stateless_normal(tf.shape(x), [1, 2]),
+    "nothing": tf.zeros_like,
+}
+DRAWS = {**RANDOM, **REPEATABLE}
+GENERATORS, NUMPY = [None], [None]
+
+
+class Cell(layers.Layer):
+    """A recurrent cell of one's own; its parts are built when it is called."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+        self.state_size = self.output_size = 3
+        self.dense = layers.Dense(3)
+
+    def call(self, x, states):
+        noise = DRAWS[self.draw](x)
+        y = keras.ops.tanh(self.dense(x * (1 + noise)) + states[0])
+        return y, [y]
+
+
+@comet_tf.register_rule
+class Registered(layers.Layer):
+    """A layer of one's own with the rule that recomputes."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+        self.dense = layers.Dense(3)
+
+    def call(self, x):
+        return self.dense(keras.ops.tanh(x * (1 + DRAWS[self.draw](x))))
+
+
+class NoisyAttention(layers.MultiHeadAttention):
+    """One part of a layer of Keras replaced."""
+
+    def __init__(self, draw):
+        super().__init__(2, 2)
+        self.draw = draw
+
+    def _compute_attention(self, query, *args, **kwargs):
+        query = query * (1 + DRAWS[self.draw](query))
+        return super()._compute_attention(query, *args, **kwargs)
+
+
+class OnItself(layers.Layer):
+    """Self-attention, so that one input is enough."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.attention = NoisyAttention(draw)
+
+    def call(self, x):
+        return self.attention(x, x)
+
+
+OWNERS = {
+    "cell": lambda draw: layers.RNN(Cell(draw), return_sequences=True),
+    "registered": Registered,
+    "attention": OnItself,
+    "activation": lambda draw: layers.SimpleRNN(
+        3, activation=lambda x: x * (1 + DRAWS[draw](x))
+    ),
+}
+
+
+def steps(owner, draw, config, graph):
+    """Two steps' outputs and gradients, then what others draw; the notes."""
+    keras.utils.set_random_seed(1)
+    GENERATORS[0] = tf.random.Generator.from_seed(1)
+    NUMPY[0] = np.random.default_rng(1)
+    model = keras.Sequential(
+        [
+            keras.Input((5, 4)),
+            OWNERS[owner](draw),
+            layers.Flatten(),
+            layers.Dense(2),
+        ]
+    )
+    if config is not None:
+        comet_tf.wrap_model(model, config)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+            loss = tf.reduce_sum(tf.square(y))
+        variables = [v.value for v in model.trainable_variables]
+        return [y, *tape.gradient(loss, variables)]
+
+    x = np.random.default_rng(0).normal(size=(3, 5, 4))
+    step = tf.function(step) if graph else step
+    found = [step(tf.constant(x, tf.float32)) for _ in range(2)]
+    found.append([keras.random.uniform(()), tf.random.uniform(())])
+    notes = ""
+    if config is not None:
+        entries = wrapping.wrapped_model(model).entries
+        notes = "".join(entry.wrapped.note for entry in entries)
+    return [t.numpy() for row in found for t in row], notes
+
+
+def cases():
+    """All in a graph; in eager mode one of each kind."""
+    for owner in OWNERS:
+        for draw in DRAWS:
+            yield owner, draw, True
+            if draw in ("tf.random", "keras.random", "nothing"):
+                yield owner, draw, False
+
+
+@pytest.mark.parametrize(("owner", "draw", "graph"), cases())
+def test_code_of_others_that_draws_is_not_run_again(owner, draw, graph):
+    expected, _ = steps(owner, draw, None, graph)
+    found, notes = steps(owner, draw, LOSSLESS, graph)
+    assert ("own gradient is used" in notes) == (draw in RANDOM)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
