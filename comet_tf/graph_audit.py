@@ -17,6 +17,8 @@ _SHAPE_OPS = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 # These belong to the variables, constants and arguments of the step.
 _NOT_ACTIVATIONS = frozenset({"Const", "ReadVariableOp", "VarHandleOp"})
 _GRADIENT_SCOPE = "gradient_tape/"
+# What these hand on is there only if that branch was taken.
+_CONDITIONALS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 # What a rule keeps, in place of activations.
 _PACKED = {
     "Comet>Compress": "stream",
@@ -31,11 +33,14 @@ class Kept:
 
     Args:
         name: String. Name of the operation that makes it.
-        kind: String: `"stream"`, `"mask"`, `"positions"`, `"tensor"`, or
-            `"list"` for the tensors that a loop has put on a list.
-        bytes: Integer. Its size; for a packed kind, of the packed bytes, and
-            -1 for streams and lists, whose size only the step itself knows.
-        source_bytes: Integer. For a packed kind, bytes of what it stands for.
+        kind: String: `"stream"`, `"mask"`, `"positions"`, `"tensor"`,
+            `"list"` for the tensors that a loop has put on a list, or
+            `"branch"` for one that a branch hands on.
+        bytes: Integer, or `None` where only the step itself knows: of streams,
+            of lists, and where more than the batch size is unknown. Its size;
+            for a packed kind, of the packed bytes.
+        source_bytes: Integer or `None`, in the same way. For a packed kind,
+            bytes of what it stands for.
         source: String. For a packed kind, name of the buffer it stands for.
         reader: String. Name of the operation that reads it first in the
             backward pass, in the scope of the operation whose gradient it is.
@@ -43,14 +48,14 @@ class Kept:
 
     name: str
     kind: str
-    bytes: int
-    source_bytes: int
+    bytes: int | None
+    source_bytes: int | None
     source: str = ""
     reader: str = ""
 
 
 def kept_tensors(
-    graph: tf.Graph, backward_start: int, batch_size: int
+    graph: tf.Graph, backward_start: int, batch_size: int | None
 ) -> list[Kept]:
     """Lists what the backward pass of a traced step reads of the forward pass.
 
@@ -58,7 +63,7 @@ def kept_tensors(
         graph: Graph of the step.
         backward_start: Integer. How many operations the graph had when its
             backward pass began.
-        batch_size: Integer. Stands for unknown dimensions.
+        batch_size: Integer or `None`. Stands for an unknown first dimension.
 
     Returns:
         List of `Kept`, largest first. Each buffer is named once, though
@@ -92,7 +97,7 @@ def kept_tensors(
                     _describe(source, batch_size),
                     reader=op.name.removeprefix(_GRADIENT_SCOPE),
                 )
-    return sorted(kept.values(), key=lambda k: (-k.bytes, k.name))
+    return sorted(kept.values(), key=lambda k: (-(k.bytes or 0), k.name))
 
 
 def _is_gradient(op: Any) -> bool:
@@ -128,35 +133,57 @@ def buffer(tensor: tf.Tensor) -> tf.Tensor:
             return tensor
 
 
-def _describe(tensor: tf.Tensor, batch_size: int) -> Kept:
+def _describe(tensor: tf.Tensor, batch_size: int | None) -> Kept:
     op = tensor.op
     if tensor.dtype == tf.variant:
-        return Kept(op.name, "list", -1, 0)
+        kind = "branch" if op.type in _CONDITIONALS else "list"
+        return Kept(op.name, kind, None, 0)
     kind = _PACKED.get(op.type, "tensor")
     if kind == "tensor" or tensor.value_index > 0:
-        return Kept(op.name, "tensor", _bytes(tensor, batch_size), 0)
+        size = _bytes(tensor, batch_size)
+        return Kept(op.name, "tensor", size, 0)
     source = op.inputs[0]
     source_bytes = _bytes(source, batch_size)
-    name = buffer(source).name
-    if kind == "stream":
-        return Kept(op.name, kind, -1, source_bytes, name)
+    packed = None
     if kind == "mask":
-        elements = source_bytes // source.dtype.size
-        return Kept(op.name, kind, (elements + 7) // 8, source_bytes, name)
+        packed = _packed_bytes(source.shape, 1, batch_size)
+    elif kind == "positions":
+        packed = _position_bytes(op, batch_size)
+    return Kept(op.name, kind, packed, source_bytes, buffer(source).name)
+
+
+def _position_bytes(op: Any, batch_size: int | None) -> int | None:
+    """Bytes of the positions of maxima, from the shape of what was pooled."""
     window, strides = op.get_attr("window"), op.get_attr("strides")
-    batch, *spatial, channels = (size or batch_size for size in source.shape)
+    batch, *spatial, channels = op.inputs[0].shape
+    if None in spatial:
+        return None
     if op.get_attr("padding") in ("VALID", b"VALID"):
         spatial = [n - w + 1 for n, w in zip(spatial, window, strict=True)]
     outputs = [-(-n // s) for n, s in zip(spatial, strides, strict=True)]
-    elements = batch * channels * math.prod(outputs)
     bits = max(1, math.ceil(math.log2(math.prod(window))))
-    return Kept(op.name, kind, (elements * bits + 7) // 8, source_bytes, name)
+    return _packed_bytes([batch, *outputs, channels], bits, batch_size)
 
 
-def _bytes(tensor: tf.Tensor, batch_size: int) -> int:
-    if tensor.shape.rank is None:
-        return 0
-    elements = math.prod(
-        batch_size if size is None else size for size in tensor.shape
-    )
-    return elements * tensor.dtype.size
+def _packed_bytes(shape: Any, bits: int, batch_size: int | None) -> int | None:
+    elements = _elements(shape, batch_size)
+    return None if elements is None else (elements * bits + 7) // 8
+
+
+def _bytes(tensor: tf.Tensor, batch_size: int | None) -> int | None:
+    elements = _elements(tensor.shape, batch_size)
+    return None if elements is None else elements * tensor.dtype.size
+
+
+def _elements(shape: Any, batch_size: int | None) -> int | None:
+    """Counts the elements of a tensor; `None` where the graph does not tell.
+
+    The batch size stands for an unknown first dimension. Nothing stands for
+    any other, which may be an image size or the length of a text.
+    """
+    shape = tf.TensorShape(shape)
+    if shape.rank is None:
+        return None
+    first, rest = shape[:1].as_list(), shape[1:].as_list()
+    sizes = [batch_size if size is None else size for size in first] + rest
+    return None if None in sizes else math.prod(sizes)

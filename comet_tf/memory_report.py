@@ -2,11 +2,11 @@
 """`memory_report`: where a wrapped model's activation memory goes."""
 
 import dataclasses
+import math
 import re
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from comet_tf import graph_audit, saved_tensors, wrapping
 
@@ -54,6 +54,8 @@ class LayerMemory:
 class Uncompressed:
     """A large tensor that stays in memory as it is, and why.
 
+    So are masks and positions of unknown size, which are in no layer's sum.
+
     Args:
         tensor: String. Name of the operation that makes it.
         layer: String. Path of the layer that reads it; empty outside of all.
@@ -75,13 +77,14 @@ class MemoryReport:
         layers: List of `LayerMemory`, in model order.
         uncompressed: List of `Uncompressed`, largest first.
         other_bytes: Integer. Sum of what is too small to be listed.
-        batch_size: Integer. Batch size of the step it describes.
+        batch_size: Integer. Batch size of the step it describes; `None` where
+            no compressed activation tells it.
     """
 
     layers: list[LayerMemory]
     uncompressed: list[Uncompressed]
     other_bytes: int
-    batch_size: int
+    batch_size: int | None
 
     @property
     def plain_bytes(self) -> int:
@@ -154,15 +157,17 @@ class MemoryReport:
         lines.append(
             f"Covered: {_size(self.plain_bytes)} kept in "
             f"{_size(self.compressed_bytes)} ({overall:.1f} : 1), "
-            f"batch size {self.batch_size}"
+            f"batch size {self.batch_size or 'unknown'}"
         )
-        lines.append(f"Uncompressed: {_size(self.uncompressed_bytes)}")
+        unknown = sum(not row.bytes for row in self.uncompressed)
+        more = f", and {unknown} of unknown size" if unknown else ""
+        lines.append(f"Uncompressed: {_size(self.uncompressed_bytes)}{more}")
         lines += [
             f"  {_size(row.bytes) if row.bytes else 'unknown size'}  "
             f"{row.tensor}: {row.reason}"
             for row in self.uncompressed
         ]
-        lines.append(f"Kept in all: {_size(self.saved_bytes)}")
+        lines.append(f"Kept in all: {_size(self.saved_bytes)}{more}")
         return "\n".join(lines)
 
 
@@ -192,12 +197,13 @@ def memory_report(model: keras.Model) -> MemoryReport:
     """
     state = wrapping.wrapped_model(model)
     graph = state.step_graph
-    trace = None if graph is None else saved_tensors.graph_trace(graph)
-    if graph is None or trace is None or trace.backward_start is None:
+    if graph is None:
         raise ValueError(
             f"Model {model.name!r} has not trained a step in graph mode since "
             "it was wrapped. Run `model.fit(..., steps_per_epoch=1)` first."
         )
+    trace = saved_tensors.graph_trace(graph)
+    assert trace.backward_start is not None
     batch_size = _batch_size(trace)
     kept = graph_audit.kept_tensors(graph, trace.backward_start, batch_size)
 
@@ -217,49 +223,54 @@ def memory_report(model: keras.Model) -> MemoryReport:
     counted = {
         graph_audit.buffer(tensor).name
         for tensor, handle in trace.saved.values()
-        if handle.codec is not None
+        if handle.counted
     }
     for tensor in kept:
         layer = _layer_of(tensor.name, trace.scopes, left_alone)
-        if tensor.kind in ("mask", "positions"):
+        if tensor.kind in ("mask", "positions") and tensor.bytes is not None:
             if tensor.source in counted:
                 tensor = dataclasses.replace(tensor, source_bytes=0)
             counted.add(tensor.source)
             packed.setdefault(layer, []).append(tensor)
-        elif tensor.kind == "stream" or tensor.name in streams:
+        elif tensor.kind == "stream" or (
+            tensor.kind == "tensor" and tensor.name in streams
+        ):
             continue
-        elif tensor.kind == "tensor" and tensor.bytes < _WORTH_NAMING:
+        elif tensor.bytes is not None and tensor.bytes < _WORTH_NAMING:
             other += tensor.bytes
         else:
-            # To blame is who reads it, not who made it.
-            layer = _layer_of(tensor.reader, trace.scopes, left_alone)
-            reason = _reason(state, left_alone, layer, model)
-            size = max(tensor.bytes, 0)
-            if tensor.kind == "list":
-                reason += ", one for each step of a loop"
-            uncompressed.append(Uncompressed(tensor.name, layer, size, reason))
+            uncompressed.append(
+                _uncompressed(state, left_alone, model, trace, tensor)
+            )
     layers = [
-        _layer_memory(entry, packed.pop(entry.wrapped.path, []))
+        _layer_memory(entry, trace, packed.pop(entry.wrapped.path, []))
         for entry in state.entries
         if entry.rule.saves
     ]
     # Of layers that cannot be told by their scope.
-    other += sum(tensor.bytes for rest in packed.values() for tensor in rest)
+    other += sum(
+        tensor.bytes or 0 for rest in packed.values() for tensor in rest
+    )
     return MemoryReport(layers, uncompressed, other, batch_size)
 
 
 def _layer_memory(
-    entry: wrapping.Entry, packed: list[graph_audit.Kept]
+    entry: wrapping.Entry,
+    trace: saved_tensors.Trace,
+    packed: list[graph_audit.Kept],
 ) -> LayerMemory:
-    plain = sum(tensor.source_bytes for tensor in packed)
-    saved = sum(tensor.bytes for tensor in packed)
+    plain = sum(tensor.source_bytes or 0 for tensor in packed)
+    saved = sum(tensor.bytes or 0 for tensor in packed)
     bound = None
     shared: list[str] = []
     for control in entry.wrapped.controls.values():
+        if control.name not in trace.controls:
+            # What an earlier step wrote; the layer was frozen since.
+            continue
         info = control.read_stream_info()
         plain += int(info.raw_bytes)
         saved += int(info.stream_bytes)
-        shared += control.shared_with
+        shared += trace.controls[control.name]
         if info.absolute_bound:
             bound = max(bound or 0.0, info.absolute_bound)
     return LayerMemory(
@@ -267,19 +278,22 @@ def _layer_memory(
     )
 
 
-def _batch_size(trace: saved_tensors.Trace) -> int:
-    """The batch size of the latest step, from what it compressed."""
+def _batch_size(trace: saved_tensors.Trace) -> int | None:
+    """The batch size of the latest step, from what it compressed.
+
+    Only an activation of which nothing else is unknown tells it.
+    """
     for _, handle in trace.saved.values():
-        if isinstance(handle, saved_tensors.CompressedTensor):
-            elements = handle.elements()
-            known = [size for size in handle.static_shape if size is not None]
-            per_sample = tf.TensorShape(known).num_elements() or 1
-            if len(known) == handle.static_shape.rank:
-                if known and known[0]:
-                    return int(known[0])
-            elif elements:
-                return max(1, round(elements / per_sample))
-    return 1
+        if not isinstance(handle, saved_tensors.CompressedTensor):
+            continue
+        first, *rest = handle.static_shape or [None, None]
+        if first is not None:
+            return int(first)
+        per_sample = 0 if None in rest else math.prod(rest)
+        elements = handle.elements()
+        if per_sample and elements:
+            return max(1, round(elements / per_sample))
+    return None
 
 
 def _layer_of(
@@ -297,6 +311,29 @@ def _layer_of(
             if path.rsplit("/", 1)[-1] in own:
                 return path
     return ""
+
+
+def _uncompressed(
+    state: wrapping.WrappedModel,
+    left_alone: dict[str, str],
+    model: keras.Model,
+    trace: saved_tensors.Trace,
+    tensor: graph_audit.Kept,
+) -> Uncompressed:
+    if tensor.kind in ("mask", "positions"):
+        layer = _layer_of(tensor.name, trace.scopes, left_alone)
+        reason = f"the {tensor.kind} that layer {layer!r} keeps"
+    else:
+        # To blame is who reads it, not who made it.
+        layer = _layer_of(tensor.reader, trace.scopes, left_alone)
+        reason = _reason(state, left_alone, layer, model)
+    if tensor.kind == "list":
+        reason += ", one for each step of a loop"
+    elif tensor.kind == "branch":
+        reason += ", inside of a branch (a stream is in its layer's sum, too)"
+    elif tensor.bytes is None:
+        reason += "; its shape is not known before the step runs"
+    return Uncompressed(tensor.name, layer, tensor.bytes or 0, reason)
 
 
 def _reason(

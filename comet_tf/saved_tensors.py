@@ -43,6 +43,8 @@ class SavedTensor:
     codec: Codec | None = None
     #: Whether the values are made from another activation's.
     derived: bool = False
+    #: Whether a control's `raw_bytes` has the bytes of the tensor in it.
+    counted: bool = False
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the values, not before all of `after` is there."""
@@ -128,6 +130,7 @@ class CompressedTensor(SavedTensor):
     """
 
     codec: Codec
+    counted = True
 
     def __init__(
         self, x: tf.Tensor, codec: Codec, control: BoundControl
@@ -140,6 +143,7 @@ class CompressedTensor(SavedTensor):
         self._stream, self._info = codec.compress(x, control)
         # Read by the memory report and by the callback that adapts the bound.
         control.stream_info.assign(self._info)
+        _note_use(control)
         self.stored = (self._stream,)
 
     def elements(self) -> int:
@@ -197,6 +201,7 @@ class CompressedTensor(SavedTensor):
             (self.control, control.name),
             (control, self.control.name),
         ):
+            _note_use(one, [other])
             if other not in one.shared_with:
                 one.shared_with.append(other)
 
@@ -227,7 +232,7 @@ class DerivedTensor(SavedTensor):
         self._parent = parent
         self._function = function
         self._scale = scale
-        self._counted = counted
+        self.counted = counted
         self.stored = (*parent.stored, *stored)
         self.codec = parent.codec
 
@@ -248,9 +253,9 @@ class DerivedTensor(SavedTensor):
     def add_consumer(self, control: BoundControl, x: tf.Tensor) -> None:
         """See `SavedTensor.add_consumer`."""
         raw_bytes: tf.Tensor | int = 0
-        if not self._counted:
+        if not self.counted:
             raw_bytes = tf.size(x, tf.int64) * x.dtype.size
-            self._counted = True
+            self.counted = True
         self.serve(control, raw_bytes, None)
 
     def serve(
@@ -274,6 +279,11 @@ class LateTensor(SavedTensor):
     def derived(self) -> bool:  # type: ignore[override]
         """See `SavedTensor.derived`."""
         return self.handle.derived
+
+    @property
+    def counted(self) -> bool:  # type: ignore[override]
+        """See `SavedTensor.counted`."""
+        return self.handle.counted
 
     def restore(self, after: Sequence[tf.Tensor]) -> tf.Tensor:
         """See `SavedTensor.restore`."""
@@ -315,6 +325,9 @@ class Trace:
     scopes: dict[str, str] = dataclasses.field(default_factory=dict)
     # What the layer that restored tensors last has computed from them.
     last_turn: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    # By the name of each control that was told of an activation, here or in a
+    # branch: the names of those that read the same stream.
+    controls: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     # How many operations the graph had when its backward pass began.
     backward_start: int | None = None
 
@@ -333,6 +346,15 @@ def graph_trace(graph: tf.Graph) -> Trace:
         trace = Trace()
         setattr(graph, _TRACE, trace)
     return trace
+
+
+def _note_use(control: BoundControl, shared_with: Sequence[str] = ()) -> None:
+    """Notes in the graph at hand, and those around it, what a control saves."""
+    graph = _graph_at_hand()
+    while isinstance(graph, tf.__internal__.FuncGraph):
+        noted = graph_trace(graph).controls.setdefault(control.name, [])
+        noted += [name for name in shared_with if name not in noted]
+        graph = graph.outer_graph
 
 
 def _graph_at_hand() -> tf.Graph | None:

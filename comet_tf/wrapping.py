@@ -66,12 +66,25 @@ class WrappedModel:
     )
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     jit_was_forced: bool = False
-    _graph: Any = lambda: None
+    # In the order in which layers were traced in them.
+    _graphs: list[weakref.ref[tf.Graph]] = dataclasses.field(
+        default_factory=list
+    )
 
     @property
     def step_graph(self) -> tf.Graph | None:
-        """The graph in which the model was last traced for training."""
-        return self._graph()
+        """The graph of the training step that was traced last.
+
+        Layers are traced elsewhere, too: in a branch of the step, or in a
+        function that asks for no gradient.
+        """
+        for reference in reversed(self._graphs):
+            graph = reference()
+            if graph is None:
+                continue
+            if saved_tensors.graph_trace(graph).backward_start is not None:
+                return graph
+        return None
 
     def note_trace(self, path: str) -> None:
         """Remembers where in which graph a layer is being traced."""
@@ -79,7 +92,12 @@ class WrappedModel:
             graph = tf.compat.v1.get_default_graph()
             scopes = saved_tensors.graph_trace(graph).scopes
             scopes[tf.get_current_name_scope()] = path
-            self._graph = weakref.ref(graph)
+            self._graphs = [
+                reference
+                for reference in self._graphs
+                if reference() not in (None, graph)
+            ]
+            self._graphs.append(weakref.ref(graph))
 
 
 _wrapped_models: weakref.WeakKeyDictionary[keras.Model, WrappedModel] = (
