@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from comet_tf import plain_numbers
+
 CODECS = ("comet", "lossless")
 MODES = ("relative", "absolute")
 ROUNDINGS = ("nearest", "dither")
@@ -42,7 +44,8 @@ class CompressionConfig:
 
     Raises:
         ValueError: When a value is out of its range.
-        TypeError: When a number is not a number.
+        TypeError: When a number is not a number. NumPy's numbers, and arrays
+            and tensors that hold one, become Python's.
 
     Example:
 
@@ -66,7 +69,13 @@ class CompressionConfig:
             _check_choice("codec", self.codec, CODECS)
         _check_choice("mode", self.mode, MODES)
         _check_choice("rounding", self.rounding, ROUNDINGS)
-        check_error_bound(self.error_bound)
+        # A frozen dataclass sets its own fields like this.
+        for name in ("enabled", "min_bytes"):
+            value = plain_numbers.plain(getattr(self, name))
+            object.__setattr__(self, name, value)
+        object.__setattr__(
+            self, "error_bound", check_error_bound(self.error_bound)
+        )
         if not isinstance(self.enabled, bool):
             raise TypeError(
                 "`enabled` must be True or False. "
@@ -106,10 +115,12 @@ def check_error_bound(error_bound: Any) -> float:
         TypeError: When it is not a number.
         ValueError: When it is not positive and finite.
     """
+    number = plain_numbers.plain(error_bound)
     try:
-        if isinstance(error_bound, (bool, str)):
+        # What still has a shape is no number: an array, or has no value yet.
+        if isinstance(number, (bool, str)) or hasattr(number, "shape"):
             raise TypeError
-        value = float(error_bound)
+        value = float(number)
     except (TypeError, ValueError):
         raise TypeError(
             "`error_bound` must be a positive number. "
@@ -129,7 +140,7 @@ def check_error_bound(error_bound: Any) -> float:
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(
             f"`{name}` must be one of {', '.join(map(repr, choices))}. "
             f"Received: {name}={value!r}"

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from comet_tf.codecs import Codec
+from comet_tf.codecs import Codec, compress
 from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
 
@@ -140,7 +140,7 @@ class CompressedTensor(SavedTensor):
         self._dtype = x.dtype
         self.static_shape = x.shape
         self._shape = tf.shape(x, out_type=tf.int64)
-        self._stream, self._info = codec.compress(x, control)
+        self._stream, self._info = compress(codec, x, control)
         # Read by the memory report and by the callback that adapts the bound.
         control.stream_info.assign(self._info)
         _note_use(control)

@@ -81,9 +81,16 @@ def _unique(path: str, taken: set[str]) -> str:
 def _names(argument: str, names: Iterable[str] | None) -> set[str] | None:
     if names is None:
         return None
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise ValueError(
-            f"`{argument}` must be a list of layer names, not one string. "
+            f"`{argument}` must be a list of layer names. "
             f"Received: {argument}={names!r}"
         )
-    return set(names)
+    chosen = list(names)
+    others = [name for name in chosen if not isinstance(name, str)]
+    if others:
+        raise ValueError(
+            f"`{argument}` must be a list of layer names, which are strings: "
+            f"`layer.name` of a layer. Received: {others[:10]!r}"
+        )
+    return set(chosen)

@@ -92,6 +92,23 @@ flags.DEFINE_string(
 )
 
 
+def _is_share(value: float | None) -> bool:
+    return value is None or 0 < value <= 1
+
+
+def _is_positive(value: float | None) -> bool:
+    return value is None or 0 < value < float("inf")
+
+
+for _name in ("error_bound", "activation_bound"):
+    flags.register_validator(
+        _name, _is_share, "must be greater than 0 and at most 1"
+    )
+flags.register_validator(
+    "gradient_error", _is_positive, "must be greater than 0 and finite"
+)
+
+
 def settings(method: str) -> training.Settings:
     """Returns the settings that the flags ask for."""
     names = {field.name for field in dataclasses.fields(training.Settings)}

@@ -3,7 +3,7 @@
 
 import functools
 
-from comet_tf.codecs.base import Codec
+from comet_tf.codecs.base import Codec, compress
 from comet_tf.codecs.comet import CometCodec
 from comet_tf.codecs.lossless import LosslessCodec
 from comet_tf.config import CompressionConfig
@@ -27,4 +27,4 @@ def _named(config: CompressionConfig) -> Codec:
     return CometCodec(rounding=config.rounding)
 
 
-__all__ = ["Codec", "CometCodec", "LosslessCodec", "get"]
+__all__ = ["Codec", "CometCodec", "LosslessCodec", "compress", "get"]

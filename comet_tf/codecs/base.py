@@ -56,3 +56,36 @@ class Codec(Protocol):
 
     def keeps_sign(self, negative_slope: float) -> bool:
         """Whether `sign_gradient` is exact for this slope."""
+
+
+def compress(
+    codec: Codec, x: tf.Tensor, control: BoundControl
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compresses `x`, and checks what the codec returned.
+
+    Args:
+        codec: Any codec, perhaps one of the user's own.
+        x: Tensor to compress.
+        control: The activation's error bound.
+
+    Returns:
+        Tuple `(stream, info)`, as `Codec.compress` describes it.
+
+    Raises:
+        TypeError: When the codec returned something else.
+    """
+    found = codec.compress(x, control)
+    if not (
+        isinstance(found, (tuple, list))
+        and len(found) == 2
+        and tf.is_tensor(found[1])
+        and found[1].dtype == tf.float64
+        and found[1].shape.is_compatible_with([4])
+    ):
+        raise TypeError(
+            f"`compress` of codec {codec!r} must return a tuple of a stream "
+            "and a float64 tensor of 4 numbers: bytes of the activation, bytes "
+            "of the stream, fraction of non-zero elements, absolute bound. "
+            f"Received: {found!r}"
+        )
+    return found[0], found[1]

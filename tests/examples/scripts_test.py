@@ -138,3 +138,12 @@ def test_compare_accuracy_goes_on_where_it_stopped(
     assert len(second) == 4
     assert "small_resnet on scikit_digits" in done.stdout
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    "flag", ["gradient_error=-1", "error_bound=0", "activation_bound=2"]
+)
+def test_train_refuses_bad_numbers_as_flags(run_script, flag):
+    done = run_script("train.py", f"--{flag}", succeeds=False)
+    assert f"flag --{flag.split('=')[0]}" in done.stderr
+    assert "Traceback" not in done.stderr
