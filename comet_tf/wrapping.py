@@ -9,6 +9,7 @@ names Keras' own classes only.
 import dataclasses
 import functools
 import itertools
+import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,6 +67,10 @@ class WrappedModel:
     )
     numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     jit_was_forced: bool = False
+    #: Tells one wrapping from another, of the same model too.
+    identity: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    #: Refers to the callback that sets the bounds of the current training.
+    adapted_by: Callable[[], Any] = lambda: None
     # In the order in which layers were traced in them.
     _graphs: list[weakref.ref[tf.Graph]] = dataclasses.field(
         default_factory=list
@@ -103,6 +108,8 @@ class WrappedModel:
 _wrapped_models: weakref.WeakKeyDictionary[keras.Model, WrappedModel] = (
     weakref.WeakKeyDictionary()
 )
+# Models that `wrap_model` was called with, and told to leave alone.
+_switched_off: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def wrap_model(
@@ -160,7 +167,9 @@ def wrap_model(
     if is_wrapped(model):
         unwrap_model(model)
     if not config.enabled:
+        _switched_off.add(model)
         return model
+    _switched_off.discard(model)
     library()
     state = WrappedModel(collection_flag(_strategy(model)))
     state.there = [weakref.ref(layer) for layer, _ in _all_layers(model)]
@@ -184,6 +193,7 @@ def unwrap_model(model: keras.Model) -> keras.Model:
         TypeError: When `model` is not a Keras model.
     """
     _check_model(model)
+    _switched_off.discard(model)
     state = _wrapped_models.pop(model, None)
     if state is None:
         return model
@@ -214,6 +224,12 @@ def wrapped_model(model: keras.Model) -> WrappedModel:
         ValueError: When it is not wrapped.
     """
     _check_model(model)
+    if model in _switched_off:
+        raise ValueError(
+            f"Compression of model {model.name!r} is off: it was wrapped with "
+            "`CompressionConfig(enabled=False)`. Wrap it with `enabled=True`, "
+            "or train without `AdaptiveErrorBound` and the memory report."
+        )
     if model not in _wrapped_models:
         raise ValueError(
             f"Model {model.name!r} is not wrapped. Call "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public face: arguments, errors, saving, XLA."""
 
+import json
 from typing import ClassVar
 
 import keras
@@ -61,6 +62,82 @@ def test_non_numbers_are_refused():
         comet_tf.CompressionConfig(min_bytes=1.5)
 
 
+@pytest.mark.parametrize(
+    "bound",
+    [np.array([0.01]), np.array(["a"]), [0.01], True, np.True_, 1j],
+    ids=str,
+)
+def test_what_is_no_number_is_refused_as_a_bound(bound):
+    with pytest.raises(TypeError, match=r"error_bound.*Received"):
+        comet_tf.CompressionConfig(error_bound=bound)
+
+
+@pytest.mark.parametrize("name", ["codec", "mode", "rounding"])
+def test_choices_are_strings(name):
+    for value in (None, ["comet"], np.array(["a", "b"]), 3):
+        with pytest.raises(ValueError, match=f"`{name}` must be one of"):
+            comet_tf.CompressionConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "scalar", [np.float32, np.float64, np.array, tf.constant]
+)
+def test_scalars_become_plain_numbers(scalar):
+    config = comet_tf.CompressionConfig(
+        error_bound=scalar(0.25), min_bytes=np.int64(8), enabled=np.True_
+    )
+    plain = comet_tf.CompressionConfig(error_bound=0.25, min_bytes=8)
+    assert config == plain
+    assert hash(config) == hash(plain)
+    assert json.loads(json.dumps(config.get_config())) == plain.get_config()
+
+
+def test_models_of_which_compression_is_off_say_so():
+    model = zoo.conv_stack()
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(enabled=False))
+    for ask in (comet_tf.memory_report, wrapping.observe):
+        with pytest.raises(ValueError, match="enabled=False"):
+            ask(model)
+    # Neither wrapped nor unwrapped anew is it off any longer.
+    comet_tf.wrap_model(model, EVERYTHING)
+    assert wrapping.controls(model) == []
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(enabled=False))
+    comet_tf.unwrap_model(model)
+    with pytest.raises(ValueError, match="is not wrapped"):
+        comet_tf.memory_report(model)
+
+
+class OddCodec(codecs.LosslessCodec):
+    """A codec whose `compress` returns something else than it should."""
+
+    def __init__(self, change):
+        object.__setattr__(self, "change", change)
+
+    def compress(self, x, control):
+        return self.change(*super().compress(x, control))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stream, info: stream,
+        lambda stream, info: (stream, None),
+        lambda stream, info: (stream, tf.cast(info, tf.float32)),
+        lambda stream, info: (stream, info[:3]),
+        lambda stream, info: (stream, [1.0, 1.0, 1.0, 0.0]),
+        lambda stream, info: (stream, info, info),
+    ],
+)
+@pytest.mark.parametrize("eager", [False, True])
+def test_codecs_that_return_something_else_are_told(change, eager):
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(2)])
+    config = comet_tf.CompressionConfig(codec=OddCodec(change), min_bytes=0)
+    comet_tf.wrap_model(model, config)
+    model.compile("sgd", "mse", run_eagerly=eager)
+    with pytest.raises(TypeError, match=r"`compress` of codec.*float64"):
+        model.fit(np.ones((4, 8)), np.ones((4, 2)), verbose=0)
+
+
 def test_config_round_trips():
     config = comet_tf.CompressionConfig(error_bound=0.02, rounding="dither")
     assert comet_tf.CompressionConfig(**config.get_config()) == config
@@ -71,8 +148,10 @@ def test_names_that_match_nothing_are_refused():
     for argument in ("include", "exclude"):
         with pytest.raises(ValueError, match="no_such_layer"):
             comet_tf.wrap_model(model, **{argument: ["no_such_layer"]})
-        with pytest.raises(ValueError, match="not one string"):
-            comet_tf.wrap_model(model, **{argument: "conv2d"})
+        layer = model.layers[1]
+        for names in ("conv2d", layer, 3, [layer], [None, layer.name, 3]):
+            with pytest.raises(ValueError, match=rf"`{argument}`.*layer names"):
+                comet_tf.wrap_model(model, **{argument: names})
     assert not wrapping.is_wrapped(model)
 
 

@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import reprlib
 import warnings
-from pathlib import Path
+import weakref
 from typing import Any
 
 import keras
 
+from comet_tf import plain_numbers
 from comet_tf.error_bound import policy
 from comet_tf.error_bound.collection import Collector, stream_scales
-from comet_tf.error_bound.control import BoundControl
-from comet_tf.error_bound.history import make_record, totals, write_json
+from comet_tf.error_bound.control import BoundControl, checked_snapshot
+from comet_tf.error_bound.history import (
+    make_record,
+    read_json,
+    totals,
+    write_json,
+)
 from comet_tf.error_bound.iterations import IterationCounter
 from comet_tf.error_bound.optimizers import Optimizers
 from comet_tf.error_bound.summaries import SummaryWriter
@@ -38,6 +44,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Iterations are those of the optimizer, or batches where the model has none
     or its `train_step` uses others; with `steps_per_execution` the whole
     execution around a collection step collects.
+
+    Trained again, a model goes on where it was. Another model, or the same one
+    wrapped anew, starts afresh, unless a state was loaded for it.
 
     Args:
         gradient_error: Float > 0. Accepted standard deviation of the error
@@ -71,7 +80,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     Raises:
         ValueError: When an argument is out of its range; when training starts
-            on a model that is not wrapped.
+            on a model that is not wrapped, from a `state_path` that is no such
+            file, or with two of these callbacks.
 
     Example:
 
@@ -103,13 +113,24 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._settings = policy.Settings(
-            gradient_error, limits, activation_limits, nearest_rescaling, a
+            plain_numbers.plain(gradient_error),
+            plain_numbers.pair(limits),
+            plain_numbers.pair(activation_limits),
+            plain_numbers.plain(nearest_rescaling),
+            plain_numbers.plain(a),
         )
         self.update_interval = _integer("update_interval", update_interval, 1)
         self.warmup = _integer("warmup", warmup, 0)
         self.log_dir = None if log_dir is None else os.fspath(log_dir)
         self.state_path = None if state_path is None else os.fspath(state_path)
-        self.verbose = verbose
+        self.verbose = _flag("verbose", verbose)
+        self._writer: SummaryWriter | None = None
+        # Which wrapped model all that is below is about; `None` before any,
+        # and for a state that was loaded, which is about the next one.
+        self._known: str | None = None
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
         self.history: list[dict[str, Any]] = []
         self._collected: int | None = None
         self._collector = Collector()
@@ -118,7 +139,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._warned = False
         self._collecting: int | None = None
         self._iterations = IterationCounter()
-        self._writer: SummaryWriter | None = None
 
     # What Keras calls.
 
@@ -126,11 +146,16 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         """Checks the model, and resumes from `state_path` if there is one."""
         del logs
         self._observe()
-        if self.state_path is not None and Path(self.state_path).exists():
-            with open(self.state_path, encoding="utf-8") as file:
-                self.load_state_dict(json.load(file))
+        wrapped = self._wrapped()
+        if self._known not in (None, wrapped.identity):
+            # Layers are told by name, and names are the same in any model.
+            self._start_afresh()
+        if self.state_path is not None:
+            self._load(self.state_path)
+        self._known = wrapped.identity
         # Layers take them when they first train, before they compress.
-        self._wrapped().first_bounds = self._restored
+        wrapped.first_bounds = self._restored
+        wrapped.adapted_by = weakref.ref(self)
         if self.log_dir is not None:
             self._writer = SummaryWriter(self.log_dir)
 
@@ -142,6 +167,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Ends a collection, and begins one if a step ahead is due."""
         del logs
+        self._check_alone()
         self._apply_restored()
         self._finish_collection()
         first, last = self._iterations.ahead(self.model, batch)
@@ -226,22 +252,43 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         """
         try:
             collected = state["collected"]
-            bounds = dict(state["bounds"])
-            mean_abs = dict(state["mean_abs_gradient"])
-            ranges = dict(state["ranges"])
+            collected = None if collected is None else int(collected)
+            bounds = {
+                name: checked_snapshot(name, snapshot)
+                for name, snapshot in dict(state["bounds"]).items()
+            }
+            mean_abs, ranges = (
+                {name: float(value) for name, value in dict(state[key]).items()}
+                for key in ("mean_abs_gradient", "ranges")
+            )
             history = list(state["history"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                "Expected what `AdaptiveErrorBound.state_dict()` returned. "
-                f"Received: {state!r}"
+                "Expected what `AdaptiveErrorBound.state_dict()` returned: "
+                f"{type(error).__name__}: {error}. Received: "
+                f"{reprlib.repr(state)}"
             ) from error
-        self._collected = None if collected is None else int(collected)
+        self._known = None
+        self._collected = collected
         self._iterations.resume(self._collected or 0)
         self._restored = bounds
         self._warned = False
         self._collector.mean_abs = mean_abs
         self._collector.ranges = ranges
         self.history = history
+
+    def _load(self, path: str) -> None:
+        """Resumes from a file, if there is one."""
+        state = read_json(path)
+        if state is None:
+            return
+        try:
+            self.load_state_dict(state)
+        except ValueError as error:
+            raise ValueError(
+                f"Cannot resume from `state_path` {path!r}; delete the file "
+                f"to start afresh, or name another. {error}"
+            ) from error
 
     # Collecting.
 
@@ -255,6 +302,21 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         from comet_tf import wrapping
 
         return wrapping.wrapped_model(self.model)
+
+    def _check_alone(self) -> None:
+        """Refuses a second callback of this kind in one `fit`.
+
+        Each says when training begins that the model is its own. Whoever is
+        still called when another has said so is not alone. A training that
+        broke off leaves nothing behind that could be taken for that.
+        """
+        other = self._wrapped().adapted_by()
+        if other is not None and other is not self:
+            raise ValueError(
+                f"Model {self.model.name!r} trains with two "
+                "`AdaptiveErrorBound` callbacks, which would set the same "
+                "bounds. Pass one of them to `fit`."
+            )
 
     def _controls(self) -> list[BoundControl]:
         """The controls there are by now."""
@@ -346,10 +408,18 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             print(f"Iteration {record['iteration']}: {numbers}", flush=True)
 
 
+def _flag(name: str, value: Any) -> int:
+    plain = plain_numbers.plain(value)
+    if not isinstance(plain, int) or plain not in (0, 1):
+        raise ValueError(f"`{name}` must be 0 or 1. Received: {name}={value!r}")
+    return int(plain)
+
+
 def _integer(name: str, value: Any, minimum: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    plain = plain_numbers.plain(value)
+    if isinstance(plain, bool) or not isinstance(plain, int) or plain < minimum:
         raise ValueError(
             f"`{name}` must be an integer of at least {minimum}. "
             f"Received: {name}={value!r}"
         )
-    return value
+    return plain

@@ -171,6 +171,42 @@ def _first_seed(number: int) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True)
 
 
+def _checked(name: str, value: Any) -> float:
+    number = float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(
+            f"The error bound of {name!r} must be positive and finite; "
+            f"received {value!r}."
+        )
+    return number
+
+
+def checked_snapshot(name: str, snapshot: Any) -> dict[str, Any]:
+    """Checks what `BoundControl.snapshot` is said to have returned.
+
+    Args:
+        name: The control's name, for the error.
+        snapshot: The dictionary, perhaps read from a file.
+
+    Returns:
+        The dictionary with plain values.
+
+    Raises:
+        ValueError: If it is not such a dictionary.
+    """
+    try:
+        value, relative = snapshot["error_bound"], snapshot["relative"]
+        return {
+            "error_bound": _checked(name, value),
+            "relative": bool(relative),
+        }
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"The saved state of {name!r} needs the keys 'error_bound', a "
+            f"positive number, and 'relative'; received {snapshot!r}."
+        ) from error
+
+
 class BoundControl:
     """The error bound of one stored activation, and what came of it.
 
@@ -249,7 +285,7 @@ class BoundControl:
         strategy = _strategy_of([*self.weights, collect], strategy)
         self.collect = collection_flag(strategy) if collect is None else collect
         self.error_bound = _variable(
-            self._checked(error_bound), tf.float32, "error_bound", strategy
+            _checked(name, error_bound), tf.float32, "error_bound", strategy
         )
         self.relative = _variable(bool(relative), tf.bool, "relative", strategy)
         # Each replica has its share of the batch: means over replicas keep
@@ -329,17 +365,8 @@ class BoundControl:
         number = tf.cast(replica.replica_id_in_sync_group, tf.int64)
         return seed + number * _SEEDS_OF_A_REPLICA
 
-    def _checked(self, value: float) -> float:
-        value = float(value)
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(
-                f"The error bound of {self.name!r} must be positive and "
-                f"finite; received {value}."
-            )
-        return value
-
     def _set(self, value: float, relative: bool) -> None:
-        value = self._checked(value)
+        value = _checked(self.name, value)
         with tf.init_scope():
             self.error_bound.assign(value)
             self.relative.assign(relative)
@@ -361,14 +388,8 @@ class BoundControl:
         Raises:
             ValueError: If it is not such a dictionary.
         """
-        try:
-            value, relative = snapshot["error_bound"], snapshot["relative"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"The saved state of {self.name!r} needs the keys "
-                f"'error_bound' and 'relative'; received {snapshot!r}."
-            ) from error
-        self._set(value, relative=bool(relative))
+        checked = checked_snapshot(self.name, snapshot)
+        self._set(checked["error_bound"], checked["relative"])
 
     def read_stream_info(self) -> StreamInfo:
         """Reads what compression did on the latest step."""

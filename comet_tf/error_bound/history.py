@@ -102,6 +102,31 @@ def write_json(path: str, content: Any) -> None:
         raise
 
 
+def read_json(path: str) -> Any:
+    """Reads a file that `write_json` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content; `None` when there is no such file.
+
+    Raises:
+        ValueError: When it cannot be read, or holds something else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # A directory; not JSON.
+        raise ValueError(
+            f"Cannot read {path!r}: {error}. It must be a JSON file that "
+            "`AdaptiveErrorBound` wrote. Delete it to start afresh, or name "
+            "another file."
+        ) from error
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 

@@ -83,6 +83,7 @@ class FakeWrapped:
         self._layers = layers
         self._rounding = rounding
         self.collect = layers[0].flag
+        self.identity = str(id(layers[0]))
 
     @property
     def entries(self):

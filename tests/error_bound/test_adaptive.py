@@ -270,6 +270,12 @@ def test_config_round_trip():
         {"update_interval": 0},
         {"update_interval": 2.5},
         {"warmup": -1},
+        {"warmup": np.True_},
+        {"update_interval": np.float64(2)},
+        {"gradient_error": np.array([0.1])},
+        {"limits": np.array(0.1)},
+        {"verbose": "x"},
+        {"verbose": 2},
         {"limits": (0.1, 0.01)},
         {"limits": (0.0, 0.1)},
         {"limits": 0.1},
@@ -282,6 +288,24 @@ def test_bad_arguments_are_named(arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=f"`{name}`.*Received"):
         AdaptiveErrorBound(**arguments)
+
+
+def test_scalars_become_plain_numbers():
+    callback = AdaptiveErrorBound(
+        gradient_error=np.float32(0.5),
+        update_interval=np.int64(5),
+        warmup=np.int32(3),
+        limits=np.array([0.25, 0.5]),
+        activation_limits=[np.float64(0.25), tf.constant(0.5)],
+        nearest_rescaling=tf.constant(0.5),
+        a=np.array(2),
+        verbose=np.True_,
+    )
+    config = json.loads(json.dumps(callback.get_config()))
+    assert config["gradient_error"] == config["nearest_rescaling"] == 0.5
+    assert config["limits"] == config["activation_limits"] == [0.25, 0.5]
+    assert (config["update_interval"], config["warmup"]) == (5, 3)
+    assert (config["a"], config["verbose"]) == (2, 1)
 
 
 def test_training_resumes_with_its_bounds(fit, tmp_path):
