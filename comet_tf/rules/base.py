@@ -244,7 +244,8 @@ class _Autocast(keras.layers.Layer):
     """
 
     def __init__(self, dtype: Any) -> None:
-        super().__init__(dtype=dtype, autocast=True)
+        # The name Keras would make of the class is none for TensorFlow.
+        super().__init__(name="autocast", dtype=dtype, autocast=True)
         self._allow_non_tensor_positional_args = True
 
     def call(self, function: Callable[[], Any]) -> Any:

@@ -235,7 +235,7 @@ class _Again(keras.layers.Layer):
     """
 
     def __init__(self) -> None:
-        super().__init__(autocast=False)
+        super().__init__(name="again", autocast=False)
         self._allow_non_tensor_positional_args = True
 
     def call(
