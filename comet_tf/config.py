@@ -33,7 +33,9 @@ class CompressionConfig:
         error_bound: Float > 0. The largest error of a restored element: a
             fraction of the activation's value range (maximum - minimum) when
             `mode="relative"`, in the activation's own units when
-            `mode="absolute"`. Defaults to `5e-3`.
+            `mode="absolute"`. The input of a batch normalization is kept
+            standardized, so there it is in standard deviations of each
+            channel. Defaults to `5e-3`.
         mode: String, `"relative"` or `"absolute"`. Defaults to `"relative"`.
         rounding: String. `"nearest"` has the smaller files, `"dither"` an error
             that does not depend on the data, however loose the bound.
