@@ -176,7 +176,7 @@ def _checked(name: str, value: Any) -> float:
     if not (math.isfinite(number) and number > 0):
         raise ValueError(
             f"The error bound of {name!r} must be positive and finite; "
-            f"received {value!r}."
+            f"received {number!r}."
         )
     return number
 

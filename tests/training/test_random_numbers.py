@@ -173,12 +173,15 @@ class OnItself(layers.Layer):
         return self.attention(x, x)
 
 
+# Unrolled: iterations of a loop may draw at once, in any order.
 OWNERS = {
-    "cell": lambda draw: layers.RNN(Cell(draw), return_sequences=True),
+    "cell": lambda draw: layers.RNN(
+        Cell(draw), return_sequences=True, unroll=True
+    ),
     "registered": Registered,
     "attention": OnItself,
     "activation": lambda draw: layers.SimpleRNN(
-        3, activation=lambda x: x * (1 + DRAWS[draw](x))
+        3, activation=lambda x: x * (1 + DRAWS[draw](x)), unroll=True
     ),
 }
 
