@@ -18,17 +18,15 @@ from tensorflow.python.eager import record
 
 
 def wants_gradient(
-    layer: keras.layers.Layer,
-    leaves: Sequence[Any],
-    training: Any,
+    layer: keras.layers.Layer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
     """Whether a call of a layer has to keep what its gradient reads.
 
     Args:
         layer: The layer that is called.
-        leaves: The arguments of the call, flattened.
-        training: The call's `training` argument: a boolean, a tensor, or
-            `None` when nobody gave one.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call; `training` may be a boolean, a
+            tensor, or missing.
 
     Returns:
         Whether a tape is there, be it around the function that is being traced,
@@ -36,15 +34,23 @@ def wants_gradient(
     """
     if not record.could_possibly_record():
         return False
+    training = kwargs.get("training")
     if training is None:
         # For the outer call to say; Keras keeps it on the outermost's context.
         training = layer._get_call_context().get_value("training")
     if tf.is_tensor(training):
         training = tf.get_static_value(training)
-    return training is True or training == 1 or _recorded(layer, leaves)
+    return training is True or training == 1 or _recorded(layer, args, kwargs)
 
 
-def _recorded(layer: keras.layers.Layer, leaves: Sequence[Any]) -> bool:
+def is_watched(tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether a tape records what is computed from any of some tensors."""
+    return record.should_record_backprop(list(tensors))
+
+
+def _recorded(
+    layer: keras.layers.Layer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
     """Whether the tape that is there records what the layer does.
 
     It does when it watches an argument, or as soon as the layer reads a
@@ -52,6 +58,5 @@ def _recorded(layer: keras.layers.Layer, leaves: Sequence[Any]) -> bool:
     """
     if layer.trainable_variables:
         return True
-    return record.should_record_backprop(
-        [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
-    )
+    leaves = keras.tree.flatten((args, kwargs))
+    return is_watched([leaf for leaf in leaves if isinstance(leaf, tf.Tensor)])

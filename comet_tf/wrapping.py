@@ -391,11 +391,9 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
 
     @functools.wraps(own_call)
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves = keras.tree.flatten((args, kwargs))
-        if wrapped.released or not wants_gradient(
-            layer, leaves, kwargs.get("training")
-        ):
+        if wrapped.released or not wants_gradient(layer, args, kwargs):
             return own_call(*args, **kwargs)
+        leaves = keras.tree.flatten((args, kwargs))
         if in_symbolic_scope() or any(
             isinstance(leaf, keras.KerasTensor) for leaf in leaves
         ):

@@ -80,15 +80,17 @@ def record_weight_gradient(
     """
 
     def write() -> Tensor:
-        error = (draw or _drawn_for(control))(layer_input)
+        if draw is not None or groups > 1:
+            error = (draw or _drawn_for(control))(layer_input)
         if draw is not None:
             _tell_of_error(control, error, layer_input)
-        squares = _sum_of_squares(dy)
-        mean_square = _mean_square(layer_input)
         if groups > 1:
             squares, mean_square = _of_groups(
                 dy, error, layer_input, groups, channel_axis
             )
+        else:
+            squares = _sum_of_squares(dy)
+            mean_square = _mean_square(layer_input)
         control.gradient_stats.assign(
             tf.stack(
                 [

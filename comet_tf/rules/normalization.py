@@ -7,10 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# What a `GradientTape` itself asks; there is no public name for it.
-from tensorflow.python.eager import record
-
-from comet_tf import saved_tensors, scheduling
+from comet_tf import recording, saved_tensors, scheduling
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT, BoundControl
 from comet_tf.ops import channel_ops
 from comet_tf.rules import statistics
@@ -165,7 +162,7 @@ def _is_differentiated_again(x: tf.Tensor) -> bool:
     It has not seen how the statistics depend on the input: what the layer's
     code does is hidden from eager tapes, which would keep all of it.
     """
-    return not tf.is_symbolic_tensor(x) and record.should_record_backprop([x])
+    return not tf.is_symbolic_tensor(x) and recording.is_watched([x])
 
 
 #: Slope and offset of each channel.

@@ -10,6 +10,7 @@ import comet_tf
 from comet_tf import wrapping
 from comet_tf.error_bound import AdaptiveErrorBound, theory
 from comet_tf.error_bound.control import WEIGHT_GRADIENT
+from tests.error_bound.prediction import predicted_error
 
 layers = keras.layers
 
@@ -172,13 +173,6 @@ def test_prediction_of_any_einsum(equation, shape):
     gradient = tf.function(gradient.python_function)
     errors = np.stack([gradient() - exact for _ in range(50)])
     (control,) = wrapping.controls(model)
-    stats, info = control.read_gradient_stats(), control.read_stream_info()
-    predicted = theory.predicted_gradient_error(
-        info.absolute_bound,
-        stats.sum_of_squares,
-        stats.channels,
-        info.nonzero_fraction,
-    )
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(
-        predicted, rel=0.15
+        predicted_error(control), rel=0.15
     )

@@ -9,7 +9,7 @@ from keras import layers
 
 import comet_tf
 from comet_tf import saved_tensors, wrapping
-from comet_tf.error_bound import theory
+from tests.error_bound.prediction import predicted_error
 
 BOUND = 0.01
 
@@ -60,6 +60,22 @@ def gradients(model: keras.Model, x: np.ndarray) -> list[np.ndarray]:
     return [np.asarray(g) for g in step(tf.constant(x))]
 
 
+def saved_and_restored(model: keras.Model, x: np.ndarray) -> list[tuple]:
+    """Each tensor that a step saves, and what is restored of it."""
+
+    @tf.function
+    def pairs(x):
+        with tf.GradientTape():
+            model(x, training=True)
+        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
+        return [
+            (tensor, handle.restore(after=[]))
+            for tensor, handle in trace.saved.values()
+        ]
+
+    return pairs(tf.constant(x))
+
+
 def test_one_stream_serves_norm_swish_padding_and_convolution():
     model, x = wrapped(), images()
     gradients(model, x)
@@ -72,18 +88,7 @@ def test_one_stream_serves_norm_swish_padding_and_convolution():
 
 def test_derived_values_are_those_of_the_layers():
     model, x = wrapped(), images()
-
-    @tf.function
-    def restored(x):
-        with tf.GradientTape():
-            model(x, training=True)
-        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
-        return [
-            (tensor, handle.restore(after=[]))
-            for tensor, handle in trace.saved.values()
-        ]
-
-    pairs = restored(tf.constant(x))
+    pairs = saved_and_restored(model, x)
     # The norm's input, standardized and as it is; then what reads its output.
     assert len(pairs) == 5
     gamma = np.asarray(model.get_layer("norm").gamma)
@@ -186,17 +191,7 @@ def test_a_rectified_norm_is_one_stream_and_a_mask(activation, rounding):
     )
     comet_tf.wrap_model(model, config)
 
-    @tf.function
-    def restored(x):
-        with tf.GradientTape():
-            model(x, training=True)
-        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
-        return [
-            (tensor, handle.restore(after=[]))
-            for tensor, handle in trace.saved.values()
-        ]
-
-    exact, found = (np.asarray(v) for v in restored(tf.constant(x))[-1])
+    exact, found = map(np.asarray, saved_and_restored(model, x)[-1])
     stored = {name for name, i in infos(model).items() if i.stream_bytes}
     assert stored == {"norm/input"}
     slope = np.asarray(model.get_layer("norm").gamma)
@@ -266,14 +261,7 @@ def test_errors_behind_a_rectified_norm_are_predicted(activation, convolution):
     errors = kernel_gradients(60) - exact
     actual = np.sqrt(np.mean(np.square(errors)))
     (control,) = (c for c in wrapping.controls(model) if c.name == "conv/input")
-    info, stats = control.read_stream_info(), control.read_gradient_stats()
-    predicted = theory.predicted_gradient_error(
-        info.absolute_bound,
-        stats.sum_of_squares,
-        stats.channels,
-        info.nonzero_fraction,
-    )
-    assert predicted == pytest.approx(actual, rel=0.1)
+    assert predicted_error(control) == pytest.approx(actual, rel=0.1)
     # One draw, whose nine largest elements make up most of it.
     assert control.read_measured_error() == pytest.approx(actual, rel=0.5)
 
