@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from comet_tf import graph_audit, saved_tensors, wrapping
+from comet_tf import graph_audit, saved_tensors, traces, wrapping
 
 # Smaller than this, a tensor is not worth a line of its own.
 _WORTH_NAMING = 1 << 16
@@ -202,7 +202,7 @@ def memory_report(model: keras.Model) -> MemoryReport:
             f"Model {model.name!r} has not trained a step in graph mode since "
             "it was wrapped. Run `model.fit(..., steps_per_epoch=1)` first."
         )
-    trace = saved_tensors.graph_trace(graph)
+    trace = traces.graph_trace(graph)
     assert trace.backward_start is not None
     batch_size = _batch_size(trace)
     kept = graph_audit.kept_tensors(graph, trace.backward_start, batch_size)
@@ -256,7 +256,7 @@ def memory_report(model: keras.Model) -> MemoryReport:
 
 def _layer_memory(
     entry: wrapping.Entry,
-    trace: saved_tensors.Trace,
+    trace: traces.Trace,
     packed: list[graph_audit.Kept],
 ) -> LayerMemory:
     plain = sum(tensor.source_bytes or 0 for tensor in packed)
@@ -278,7 +278,7 @@ def _layer_memory(
     )
 
 
-def _batch_size(trace: saved_tensors.Trace) -> int | None:
+def _batch_size(trace: traces.Trace) -> int | None:
     """The batch size of the latest step, from what it compressed.
 
     Only an activation of which nothing else is unknown tells it.
@@ -317,7 +317,7 @@ def _uncompressed(
     state: wrapping.WrappedModel,
     left_alone: dict[str, str],
     model: keras.Model,
-    trace: saved_tensors.Trace,
+    trace: traces.Trace,
     tensor: graph_audit.Kept,
 ) -> Uncompressed:
     if tensor.kind in ("mask", "positions"):

@@ -24,7 +24,8 @@ import tensorflow as tf
 # What `tf.custom_gradient` is made of.
 from tensorflow.python.eager import record
 
-from comet_tf.saved_tensors import SavedTensor, Trace, graph_trace
+from comet_tf.saved_tensors import SavedTensor
+from comet_tf.traces import Trace, graph_trace
 
 Tensors = Sequence[tf.Tensor]
 Gradients = list[tf.Tensor | None]

@@ -6,103 +6,27 @@ summary, saving and cloning are those of the plain model, and a saved file
 names Keras' own classes only.
 """
 
-import dataclasses
 import functools
-import itertools
-import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from comet_tf import instance_calls, rules, saved_tensors
+from comet_tf import instance_calls, rules
 from comet_tf.config import CompressionConfig
-from comet_tf.error_bound.control import BoundControl, collection_flag
+from comet_tf.error_bound.control import BoundControl
+from comet_tf.error_bound.variables import collection_flag
 from comet_tf.ops.library import library
 from comet_tf.recording import wants_gradient
 from comet_tf.selection import choose_layers
+from comet_tf.wrapped_models import Entry, WrappedModel
 
 _LEFT_ALONE = "nothing to keep, or no rule for this class"
 _OVERRIDDEN = "its `call` was set on the instance, so no rule holds for it"
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One wrapped layer of a model, its rule, and what unwrapping restores."""
-
-    wrapped: rules.WrappedLayer
-    rule: rules.Rule
-    supports_jit: bool
-
-
-@dataclasses.dataclass
-class WrappedModel:
-    """What `wrap_model` knows about one wrapped model.
-
-    Args:
-        entries: The wrapped layers, in model order.
-        collect: Variable that is true on collection steps; the one that all
-            error bounds of the model share.
-        left_alone: Reason by path, for the other layers.
-        there: The layers that the model had when it was wrapped.
-        first_bounds: Snapshots by control name, of a training that is being
-            resumed. A control that appears takes its own out.
-        numbers: Numbers the controls as they appear.
-        jit_was_forced: Boolean. Whether unwrapping switches XLA on again.
-    """
-
-    collect: tf.Variable
-    entries: list[Entry] = dataclasses.field(default_factory=list)
-    left_alone: dict[str, str] = dataclasses.field(default_factory=dict)
-    there: list[weakref.ref[keras.layers.Layer]] = dataclasses.field(
-        default_factory=list
-    )
-    first_bounds: dict[str, dict[str, Any]] = dataclasses.field(
-        default_factory=dict
-    )
-    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
-    jit_was_forced: bool = False
-    #: Tells one wrapping from another, of the same model too.
-    identity: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-    #: Refers to the callback that sets the bounds of the current training.
-    adapted_by: Callable[[], Any] = lambda: None
-    # In the order in which layers were traced in them.
-    _graphs: list[weakref.ref[tf.Graph]] = dataclasses.field(
-        default_factory=list
-    )
-
-    @property
-    def step_graph(self) -> tf.Graph | None:
-        """The graph of the training step that was traced last.
-
-        Layers are traced elsewhere, too: in a branch of the step, or in a
-        function that asks for no gradient.
-        """
-        for reference in reversed(self._graphs):
-            graph = reference()
-            if graph is None:
-                continue
-            if saved_tensors.graph_trace(graph).backward_start is not None:
-                return graph
-        return None
-
-    def note_trace(self, path: str) -> None:
-        """Remembers where in which graph a layer is being traced."""
-        if tf.inside_function():
-            graph = tf.compat.v1.get_default_graph()
-            scopes = saved_tensors.graph_trace(graph).scopes
-            scopes[tf.get_current_name_scope()] = path
-            self._graphs = [
-                reference
-                for reference in self._graphs
-                if reference() not in (None, graph)
-            ]
-            self._graphs.append(weakref.ref(graph))
 
 
 _wrapped_models: weakref.WeakKeyDictionary[keras.Model, WrappedModel] = (

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import comet_tf
-from comet_tf import saved_tensors, wrapping
+from comet_tf import saved_tensors, traces, wrapping
 from tests import zoo
 
 EVERYTHING = comet_tf.CompressionConfig(min_bytes=0)
@@ -134,9 +134,7 @@ def test_every_saved_activation_is_within_its_bound(name, rounding):
         graph = tf.compat.v1.get_default_graph()
         return [
             (tensor, handle.restore(after=[]), handle.control.stream_info)
-            for tensor, handle in saved_tensors.graph_trace(
-                graph
-            ).saved.values()
+            for tensor, handle in traces.graph_trace(graph).saved.values()
             if isinstance(handle, saved_tensors.CompressedTensor)
         ]
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import comet_tf
-from comet_tf import graph_audit, saved_tensors, scheduling, wrapping
+from comet_tf import graph_audit, scheduling, traces, wrapping
 from tests import zoo
 
 EVERYTHING = comet_tf.CompressionConfig(min_bytes=0)
@@ -22,7 +22,7 @@ def step_graph(name):
     x, y = zoo.data()
     zoo.compiled(model).fit(x, y, batch_size=16, verbose=0)
     graph = wrapping.wrapped_model(model).step_graph
-    return model, graph, saved_tensors.graph_trace(graph)
+    return model, graph, traces.graph_trace(graph)
 
 
 def of_type(graph, kind):
@@ -145,7 +145,7 @@ def test_a_trace_dies_with_its_graph():
 
         step(tf.constant(x), tf.constant(y))
         graph = wrapping.wrapped_model(model).step_graph
-        return weakref.ref(saved_tensors.graph_trace(graph))
+        return weakref.ref(traces.graph_trace(graph))
 
     trace = traced()
     gc.collect()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import reprlib
 import warnings
 import weakref
 from typing import Any
@@ -15,15 +14,11 @@ import keras
 from comet_tf import plain_numbers
 from comet_tf.error_bound import policy
 from comet_tf.error_bound.collection import Collector, stream_scales
-from comet_tf.error_bound.control import BoundControl, checked_snapshot
-from comet_tf.error_bound.history import (
-    make_record,
-    read_json,
-    totals,
-    write_json,
-)
+from comet_tf.error_bound.control import BoundControl
+from comet_tf.error_bound.history import make_record, totals, write_json
 from comet_tf.error_bound.iterations import IterationCounter
 from comet_tf.error_bound.optimizers import Optimizers
+from comet_tf.error_bound.state import TrainingState
 from comet_tf.error_bound.summaries import SummaryWriter
 
 # What Keras' own logs show.
@@ -151,7 +146,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             # Layers are told by name, and names are the same in any model.
             self._start_afresh()
         if self.state_path is not None:
-            self._load(self.state_path)
+            state = TrainingState.load(self.state_path)
+            if state is not None:
+                self._resume(state)
         self._known = wrapped.identity
         # Layers take them when they first train, before they compress.
         wrapped.first_bounds = self._restored
@@ -231,13 +228,13 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         if self.model is not None:
             for control in self._controls():
                 bounds[control.name] = control.snapshot()
-        return {
-            "collected": self._collected,
-            "bounds": bounds,
-            "mean_abs_gradient": dict(self._collector.mean_abs),
-            "ranges": dict(self._collector.ranges),
-            "history": list(self.history),
-        }
+        return TrainingState(
+            self._collected,
+            bounds,
+            dict(self._collector.mean_abs),
+            dict(self._collector.ranges),
+            list(self.history),
+        ).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes from what `state_dict` returned.
@@ -250,45 +247,17 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         Raises:
             ValueError: When it is not such a dictionary.
         """
-        try:
-            collected = state["collected"]
-            collected = None if collected is None else int(collected)
-            bounds = {
-                name: checked_snapshot(name, snapshot)
-                for name, snapshot in dict(state["bounds"]).items()
-            }
-            mean_abs, ranges = (
-                {name: float(value) for name, value in dict(state[key]).items()}
-                for key in ("mean_abs_gradient", "ranges")
-            )
-            history = list(state["history"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                "Expected what `AdaptiveErrorBound.state_dict()` returned: "
-                f"{type(error).__name__}: {error}. Received: "
-                f"{reprlib.repr(state)}"
-            ) from error
-        self._known = None
-        self._collected = collected
-        self._iterations.resume(self._collected or 0)
-        self._restored = bounds
-        self._warned = False
-        self._collector.mean_abs = mean_abs
-        self._collector.ranges = ranges
-        self.history = history
+        self._resume(TrainingState.from_dict(state))
 
-    def _load(self, path: str) -> None:
-        """Resumes from a file, if there is one."""
-        state = read_json(path)
-        if state is None:
-            return
-        try:
-            self.load_state_dict(state)
-        except ValueError as error:
-            raise ValueError(
-                f"Cannot resume from `state_path` {path!r}; delete the file "
-                f"to start afresh, or name another. {error}"
-            ) from error
+    def _resume(self, state: TrainingState) -> None:
+        self._known = None
+        self._collected = state.collected
+        self._iterations.resume(self._collected or 0)
+        self._restored = state.bounds
+        self._warned = False
+        self._collector.mean_abs = state.mean_abs
+        self._collector.ranges = state.ranges
+        self.history = state.history
 
     # Collecting.
 

@@ -9,14 +9,18 @@ so that a new bound takes effect on the next step without a retrace.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import keras
 import tensorflow as tf
+
+from comet_tf.error_bound.variables import (
+    collection_flag,
+    make_variable,
+    strategy_of,
+)
 
 WEIGHT_GRADIENT = "weight_gradient"
 ACTIVATION_GRADIENT = "activation_gradient"
@@ -82,79 +86,6 @@ class ActivationStats(NamedTuple):
     signal: float
     weight_noise_gain: float
     mean_abs_gradient: float
-
-
-def _strategy_of(
-    variables: Iterable[Any], strategy: tf.distribute.Strategy | None
-) -> tf.distribute.Strategy:
-    """The strategy whose replicas will use the control."""
-    if strategy is not None:
-        return strategy
-    for variable in variables:
-        if isinstance(variable, keras.Variable):
-            variable = variable.value
-        found = getattr(variable, "distribute_strategy", None)
-        if found is not None:
-            return found
-    return tf.distribute.get_strategy()
-
-
-def _variable(
-    value: Any,
-    dtype: tf.DType,
-    name: str,
-    strategy: tf.distribute.Strategy,
-    aggregation: tf.VariableAggregation | None = None,
-    on_host: bool = True,
-) -> tf.Variable:
-    """Creates one untracked variable, outside any graph being traced.
-
-    Without `aggregation` the variable is a setting: mirrored on every replica
-    and assigned to all of them at once. With it, it is a record: each replica
-    writes its own copy without talking to the others (which a backward pass
-    inside a conditional could not do), and reading it outside the replicas
-    combines the copies.
-    """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(tf.init_scope())
-        if tf.distribute.get_strategy() is not strategy:
-            stack.enter_context(strategy.scope())
-        # The codec takes its scalars from host memory, so a copy on an
-        # accelerator would cost a synchronisation a step. A strategy places
-        # its replicas' copies itself.
-        if on_host and not tf.distribute.has_strategy():
-            stack.enter_context(tf.device("CPU:0"))
-        if aggregation is None:
-            return tf.Variable(
-                value,
-                dtype=dtype,
-                trainable=False,
-                name=name,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-        return tf.Variable(
-            value,
-            dtype=dtype,
-            trainable=False,
-            name=name,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=aggregation,
-        )
-
-
-def collection_flag(
-    strategy: tf.distribute.Strategy | None = None,
-) -> tf.Variable:
-    """Makes the flag all controls of one model share as `collect`.
-
-    Args:
-        strategy: The distribution strategy the model trains under; the current
-            one by default.
-
-    Returns:
-        A boolean `tf.Variable`, false until a collection step.
-    """
-    return _variable(False, tf.bool, "collect", _strategy_of((), strategy))
 
 
 def _first_seed(number: int) -> int:
@@ -282,15 +213,17 @@ class BoundControl:
         self.kind = kind
         self.weights = tuple(weights)
         self.shared_with = list(shared_with)
-        strategy = _strategy_of([*self.weights, collect], strategy)
+        strategy = strategy_of([*self.weights, collect], strategy)
         self.collect = collection_flag(strategy) if collect is None else collect
-        self.error_bound = _variable(
+        self.error_bound = make_variable(
             _checked(name, error_bound), tf.float32, "error_bound", strategy
         )
-        self.relative = _variable(bool(relative), tf.bool, "relative", strategy)
+        self.relative = make_variable(
+            bool(relative), tf.bool, "relative", strategy
+        )
         # Each replica has its share of the batch: means over replicas keep
         # the meaning (and the ratio) that one device would see.
-        self.stream_info = _variable(
+        self.stream_info = make_variable(
             [0.0] * 4,
             tf.float64,
             "stream_info",
@@ -300,7 +233,7 @@ class BoundControl:
         # Keras divides each replica's loss by the number of replicas and sums
         # their gradients, so sums of squares add up. `read_gradient_stats`
         # turns the entries that do not into means.
-        self.gradient_stats = _variable(
+        self.gradient_stats = make_variable(
             [0.0] * 4,
             tf.float32,
             "gradient_stats",
@@ -308,7 +241,7 @@ class BoundControl:
             tf.VariableAggregation.SUM,
             on_host=False,
         )
-        self.measured_error = _variable(
+        self.measured_error = make_variable(
             math.nan,
             tf.float32,
             "measured_error",
@@ -317,7 +250,7 @@ class BoundControl:
             on_host=False,
         )
         # Each replica counts for itself. Nobody reads it across replicas.
-        self._seed = _variable(
+        self._seed = make_variable(
             _first_seed(number),
             tf.int64,
             "seed",

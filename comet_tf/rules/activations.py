@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from comet_tf import saved_tensors, scheduling
+from comet_tf import saved_tensors, scheduling, traces
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT
 from comet_tf.rules import piecewise_linear, purity, statistics
 from comet_tf.rules.base import CallArguments, WrappedLayer
@@ -241,7 +241,7 @@ def _from_input(
     )
     # Else nobody knows how much larger than the input's its error is.
     if derive:
-        saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, function))
+        traces.remember(y, saved_tensors.DerivedTensor(saved, function))
     return y
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from comet_tf import codecs, saved_tensors
+from comet_tf import codecs, saved_tensors, traces
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.rules.slots import Slots
@@ -176,7 +176,7 @@ class WrappedLayer:
 
     def already_saved(self, x: tf.Tensor) -> SavedTensor | None:
         """The handle of `x`, where something keeps it as this layer would."""
-        saved = saved_tensors.lookup(x)
+        saved = traces.lookup(x)
         if saved is None or saved.codec is not self._codec:
             return None
         return saved

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from comet_tf import recording, saved_tensors, scheduling
+from comet_tf import recording, saved_tensors, scheduling, traces
 from comet_tf.error_bound.control import ACTIVATION_GRADIENT, BoundControl
 from comet_tf.ops import channel_ops
 from comet_tf.rules import statistics
@@ -152,7 +152,7 @@ def batch_normalization(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
                 handle, lambda: standard(*used), layer.axis, x.dtype
             )
         # Whoever needs the output (a swish, a convolution) stores nothing.
-        saved_tensors.remember(y, _on_line(handle, line, layer.axis, y.dtype))
+        traces.remember(y, _on_line(handle, line, layer.axis, y.dtype))
     return y
 
 
@@ -205,9 +205,7 @@ def _save_standardized(
 
     saved = wrapped.save(_along(x, standard(), axis, x.dtype), control)
     # Plain training keeps the input as it is, for all who read it.
-    saved_tensors.remember(
-        x, _on_line(saved, back, axis, x.dtype, counted=True)
-    )
+    traces.remember(x, _on_line(saved, back, axis, x.dtype, counted=True))
     return saved
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from comet_tf import saved_tensors, scheduling
+from comet_tf import saved_tensors, scheduling, traces
 from comet_tf.ops import mask_ops
 
 Function = Callable[[tf.Tensor], tf.Tensor]
@@ -96,7 +96,7 @@ def _derive_by_mask(
         slope: Float. The slope where the mask is not set.
         ceiling: Float. The largest output, if there is one.
     """
-    saved = saved_tensors.lookup(x)
+    saved = traces.lookup(x)
     if saved is None or saved.codec is None:
         return
     packed = mask()
@@ -108,7 +108,7 @@ def _derive_by_mask(
         outside = (found == 0) & (restored > ceiling / 2)
         return tf.where(outside, tf.cast(ceiling, found.dtype), found)
 
-    saved_tensors.remember(
+    traces.remember(
         y, saved_tensors.DerivedTensor(saved, output, stored=[packed])
     )
 
@@ -154,7 +154,7 @@ class SignPattern:
     def gradient(self, dy: tf.Tensor) -> tf.Tensor:
         """Returns `dy` where the output is positive, else `slope * dy`."""
         if self._y is not None:
-            handle = saved_tensors.lookup(self._y, self._y.graph)
+            handle = traces.lookup(self._y, self._y.graph)
             if handle is not None:
                 dx = handle.sign_gradient(dy, self._slope)
                 if dx is not None:

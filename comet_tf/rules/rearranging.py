@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from comet_tf import saved_tensors
+from comet_tf import saved_tensors, traces
 from comet_tf.rules.base import CallArguments, WrappedLayer
 from comet_tf.rules.registry import rule
 
@@ -34,9 +34,9 @@ def rearranging(wrapped: WrappedLayer, arguments: CallArguments) -> Any:
     if len(arguments.tensors) != 1:  # Something of its own.
         return y
     (x,) = arguments.tensors
-    saved = saved_tensors.lookup(x)
+    saved = traces.lookup(x)
     if saved is not None and y is not x:
-        saved_tensors.remember(y, saved_tensors.DerivedTensor(saved, call))
+        traces.remember(y, saved_tensors.DerivedTensor(saved, call))
     return y
 
 

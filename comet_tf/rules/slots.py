@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from comet_tf import saved_tensors
+from comet_tf import traces
 from comet_tf.saved_tensors import SavedTensor
 
 
@@ -34,7 +34,7 @@ class Slots:
             slot: String. What it is to the layer, such as `"input"`.
         """
         if tf.is_symbolic_tensor(x) or tf.inside_function():
-            use = saved_tensors.number_of_uses(x, (self._path, slot))
+            use = traces.number_of_uses(x, (self._path, slot))
             return self._numbered(slot, use)
         use = 1
         while self._is_waiting(self._numbered(slot, use)):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from comet_tf.error_bound.adaptive import AdaptiveErrorBound
-from comet_tf.error_bound.control import collection_flag
+from comet_tf.error_bound.variables import collection_flag
 from tests.error_bound.fake_store import FakeWrapped, StoredDense
 
 

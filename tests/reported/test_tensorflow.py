@@ -25,7 +25,7 @@ import tensorflow as tf
 from keras import layers
 
 import comet_tf
-from comet_tf import graph_audit, saved_tensors, wrapping
+from comet_tf import graph_audit, traces, wrapping
 from comet_tf.ops import library
 from tests import zoo
 from tests.reported.densenet import small_densenet
@@ -138,7 +138,7 @@ def test_tensorflow_13160_restoring_happens_late():
     x, y = smooth_pictures(4, 32)
     loss_and_gradients(model, x, y)
     graph = wrapping.wrapped_model(model).step_graph
-    trace = saved_tensors.graph_trace(graph)
+    trace = traces.graph_trace(graph)
     order = {op.name: i for i, op in enumerate(graph.get_operations())}
     restores = [
         op for op in graph.get_operations() if op.type == "Comet>Decompress"

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 import comet_tf
-from comet_tf import saved_tensors, wrapping
+from comet_tf import traces, wrapping
 from tests.error_bound.prediction import predicted_error
 
 BOUND = 0.01
@@ -67,7 +67,7 @@ def saved_and_restored(model: keras.Model, x: np.ndarray) -> list[tuple]:
     def pairs(x):
         with tf.GradientTape():
             model(x, training=True)
-        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
+        trace = traces.graph_trace(tf.compat.v1.get_default_graph())
         return [
             (tensor, handle.restore(after=[]))
             for tensor, handle in trace.saved.values()

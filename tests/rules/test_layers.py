@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 import comet_tf
-from comet_tf import saved_tensors, wrapping
+from comet_tf import traces, wrapping
 
 LOSSLESS = comet_tf.CompressionConfig(codec="lossless", min_bytes=0)
 LOSSY = comet_tf.CompressionConfig(error_bound=1e-3, min_bytes=0)
@@ -332,7 +332,7 @@ def handles(build_outputs):
     def run():
         with tf.GradientTape():
             outputs = build_outputs()
-        trace = saved_tensors.graph_trace(tf.compat.v1.get_default_graph())
+        trace = traces.graph_trace(tf.compat.v1.get_default_graph())
         found.extend(trace.saved.values())
         return outputs
 
