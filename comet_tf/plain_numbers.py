@@ -33,3 +33,49 @@ def pair(value: Any) -> Any:
     if getattr(value, "shape", None) == ():
         return value  # It says that it can be iterated, and cannot.
     return tuple(plain(number) for number in value)
+
+
+def flag(name: str, value: Any) -> int:
+    """Checks an argument that is 0 or 1.
+
+    Args:
+        name: The argument, for the error.
+        value: What was passed for it.
+
+    Returns:
+        0 or 1.
+
+    Raises:
+        ValueError: When it is something else.
+    """
+    number = plain(value)
+    if not isinstance(number, int) or number not in (0, 1):
+        raise ValueError(f"`{name}` must be 0 or 1. Received: {name}={value!r}")
+    return int(number)
+
+
+def integer(name: str, value: Any, minimum: int) -> int:
+    """Checks an argument that is an integer.
+
+    Args:
+        name: The argument, for the error.
+        value: What was passed for it.
+        minimum: The least that it can be.
+
+    Returns:
+        The integer.
+
+    Raises:
+        ValueError: When it is something else.
+    """
+    number = plain(value)
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int)
+        or number < minimum
+    ):
+        raise ValueError(
+            f"`{name}` must be an integer of at least {minimum}. "
+            f"Received: {name}={value!r}"
+        )
+    return number

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import _startup  # noqa: F401  Before TensorFlow and comet_tf.
+import input_pipeline
 import matplotlib
 import measure
 import models
@@ -83,6 +84,31 @@ flags.DEFINE_bool(
     "table_only", False, "Train nothing; print and draw what is there."
 )
 flags.DEFINE_string("output", "outputs/accuracy", "Folder of runs and picture.")
+
+
+def _all_among(flag: str, choices: list[str]) -> None:
+    flags.register_validator(
+        flag,
+        lambda values: set(values) <= set(choices),
+        f"can be {', '.join(choices)}, and several of them.",
+    )
+
+
+def _all_positive(flag: str) -> None:
+    def check(values: list[str]) -> bool:
+        try:
+            return all(0 < float(value) < math.inf for value in values)
+        except ValueError:
+            return False
+
+    flags.register_validator(flag, check, "needs positive numbers.")
+
+
+_all_among("models", models.names())
+_all_among("rounding", ["nearest", "dither"])
+_all_among("zeros", ["exact", "rounded"])
+for _flag in ("gradient_error", "error_bound", "activation_bound"):
+    _all_positive(_flag)
 
 # Models without normalization need gentler steps.
 _OPTIMIZERS = {"small_alexnet": "adam", "small_vgg16": "adam"}
@@ -336,13 +362,6 @@ def _standard_error(group: Group) -> float:
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    if not set(FLAGS.zeros) <= {"exact", "rounded"}:
-        raise app.UsageError(f"--zeros: {FLAGS.zeros}: exact or rounded.")
-    unknown = set(FLAGS.models) - set(models.names())
-    if unknown:
-        raise app.UsageError(
-            f"--models: {sorted(unknown)} are not among {models.names()}."
-        )
     logging.set_verbosity(logging.WARNING)
     folder = pathlib.Path(FLAGS.output)
     folder.mkdir(parents=True, exist_ok=True)
@@ -365,12 +384,15 @@ def main(argv: list[str]) -> None:
             end="",
             flush=True,
         )
-        result = training.run(
-            settings,
-            verbose=0,
-            steps_per_epoch=FLAGS.steps_per_epoch,
-            data_dir=FLAGS.data_dir,
-        )
+        try:
+            result = training.run(
+                settings,
+                verbose=0,
+                steps_per_epoch=FLAGS.steps_per_epoch,
+                data_dir=FLAGS.data_dir,
+            )
+        except (input_pipeline.DataError, models.ModelError) as error:
+            raise SystemExit(f"error: {error}") from error
         run = {**result, **asked}
         print(
             f"accuracy {run['accuracy']:.3f}, ratio {run['ratio'] or 1:.1f}, "

@@ -148,10 +148,24 @@ def text(results: list[dict[str, Any]]) -> str:
     return measure.table(rows)
 
 
+def _check_writable(path: pathlib.Path) -> None:
+    """Ends the script now rather than after hours of training."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise SystemExit(
+            f"error: nothing can be written to --json={path}: {error}"
+        ) from error
+
+
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     logging.set_verbosity(logging.WARNING)
+    if FLAGS.json:
+        _check_writable(pathlib.Path(FLAGS.json))
     methods = training.METHODS if FLAGS.method == "both" else [FLAGS.method]
     results = []
     for method in methods:
@@ -167,9 +181,10 @@ def main(argv: list[str]) -> None:
         except (input_pipeline.DataError, models.ModelError) as error:
             raise SystemExit(f"error: {error}") from error
         results.append(result)
+        if FLAGS.json:
+            # At once: the second training may take hours, and fail.
+            pathlib.Path(FLAGS.json).write_text(json.dumps(results, indent=2))
     print(f"\n{text(results)}")
-    if FLAGS.json:
-        pathlib.Path(FLAGS.json).write_text(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,12 @@ from comet_tf import plain_numbers
 from comet_tf.error_bound import policy
 from comet_tf.error_bound.collection import Collector, stream_scales
 from comet_tf.error_bound.control import BoundControl
-from comet_tf.error_bound.history import make_record, totals, write_json
+from comet_tf.error_bound.history import (
+    make_folder_of,
+    make_record,
+    totals,
+    write_json,
+)
 from comet_tf.error_bound.iterations import IterationCounter
 from comet_tf.error_bound.optimizers import Optimizers
 from comet_tf.error_bound.state import TrainingState
@@ -114,11 +119,13 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             plain_numbers.plain(nearest_rescaling),
             plain_numbers.plain(a),
         )
-        self.update_interval = _integer("update_interval", update_interval, 1)
-        self.warmup = _integer("warmup", warmup, 0)
+        self.update_interval = plain_numbers.integer(
+            "update_interval", update_interval, 1
+        )
+        self.warmup = plain_numbers.integer("warmup", warmup, 0)
         self.log_dir = None if log_dir is None else os.fspath(log_dir)
         self.state_path = None if state_path is None else os.fspath(state_path)
-        self.verbose = _flag("verbose", verbose)
+        self.verbose = plain_numbers.flag("verbose", verbose)
         self._writer: SummaryWriter | None = None
         # Which wrapped model all that is below is about; `None` before any,
         # and for a state that was loaded, which is about the next one.
@@ -146,10 +153,13 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             # Layers are told by name, and names are the same in any model.
             self._start_afresh()
         if self.state_path is not None:
+            make_folder_of(self.state_path)
             state = TrainingState.load(self.state_path)
             if state is not None:
                 self._resume(state)
         self._known = wrapped.identity
+        for control in self._controls():
+            control.forget_steps()
         # Layers take them when they first train, before they compress.
         wrapped.first_bounds = self._restored
         wrapped.adapted_by = weakref.ref(self)
@@ -334,7 +344,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             return
         iteration, self._collecting = self._collecting, None
         self._wrapped().collect.assign(False)
-        pairs = self._controls_and_rounding()
+        pairs = [
+            pair
+            for pair in self._controls_and_rounding()
+            if pair[0].read_stream_info().written
+        ]
         if not pairs:
             return
         self._collected = iteration
@@ -370,25 +384,20 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         }
         if self._writer is not None:
             self._writer.write(record)
-        if self.state_path is not None:
-            write_json(self.state_path, self.state_dict())
+        self._write_state()
         if self.verbose:
             numbers = ", ".join(f"{k} {v:.4g}" for k, v in self._logs.items())
             print(f"Iteration {record['iteration']}: {numbers}", flush=True)
 
-
-def _flag(name: str, value: Any) -> int:
-    plain = plain_numbers.plain(value)
-    if not isinstance(plain, int) or plain not in (0, 1):
-        raise ValueError(f"`{name}` must be 0 or 1. Received: {name}={value!r}")
-    return int(plain)
-
-
-def _integer(name: str, value: Any, minimum: int) -> int:
-    plain = plain_numbers.plain(value)
-    if isinstance(plain, bool) or not isinstance(plain, int) or plain < minimum:
-        raise ValueError(
-            f"`{name}` must be an integer of at least {minimum}. "
-            f"Received: {name}={value!r}"
-        )
-    return plain
+    def _write_state(self) -> None:
+        if self.state_path is None:
+            return
+        try:
+            write_json(self.state_path, self.state_dict())
+        except OSError as error:
+            # The bounds are less than the hours of training behind them.
+            warnings.warn(
+                f"Cannot write `state_path` {self.state_path!r}: {error}. "
+                "Training goes on; the next collection tries again.",
+                stacklevel=2,
+            )

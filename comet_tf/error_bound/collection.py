@@ -58,6 +58,7 @@ class Collector:
         # A dynamic scale may change at the end of the step it applies to.
         self._loss_scales = {id(o): loss_scale(o) for o in optimizers}
         for control in controls:
+            control.forget_steps()
             snapshot = control.snapshot()
             if not snapshot["relative"]:
                 control.restore(self.relative(control.name, snapshot))

@@ -50,6 +50,11 @@ class StreamInfo(NamedTuple):
     nonzero_fraction: float
     absolute_bound: float
 
+    @property
+    def written(self) -> bool:
+        """Whether a step has written it since `forget_steps`."""
+        return any(self)
+
 
 class WeightStats(NamedTuple):
     """`BoundControl.gradient_stats` of the kind `"weight_gradient"`.
@@ -323,6 +328,15 @@ class BoundControl:
         """
         checked = checked_snapshot(self.name, snapshot)
         self._set(checked["error_bound"], checked["relative"])
+
+    def forget_steps(self) -> None:
+        """Clears what earlier steps wrote of the stream.
+
+        Layers that were frozen since, or that a branch left out, would
+        otherwise go on telling of a step long past.
+        """
+        with tf.init_scope():
+            self.stream_info.assign([0.0] * 4)
 
     def read_stream_info(self) -> StreamInfo:
         """Reads what compression did on the latest step."""

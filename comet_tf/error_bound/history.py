@@ -80,6 +80,24 @@ def totals(infos: Sequence[StreamInfo]) -> dict[str, Any]:
     }
 
 
+def make_folder_of(path: str) -> None:
+    """Makes the folder that a state file will lie in.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: When there can be no such folder.
+    """
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            "`state_path` must lie in a folder that exists or can be made. "
+            f"Received: state_path={path!r}. {error}"
+        ) from error
+
+
 def write_json(path: str, content: Any) -> None:
     """Replaces a file at once, so that a crash leaves the old or the new.
 

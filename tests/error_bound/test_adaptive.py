@@ -3,6 +3,8 @@
 
 import json
 import math
+import resource
+import signal
 
 import keras
 import numpy as np
@@ -53,7 +55,7 @@ def fit(monkeypatch):
             batch_size=32,
             epochs=epochs,
             verbose=0,
-            callbacks=[callback],
+            callbacks=callback,
             **arguments,
         )
 
@@ -351,3 +353,48 @@ def test_tensorboard_has_every_layer_and_the_total(fit, tmp_path):
     for tag, value in total.items():
         assert scalars[f"error_bound_total/{tag}"][10] == pytest.approx(value)
     assert set(scalars["error_bound/second/input"]) == {1, 10}
+
+
+@pytest.mark.parametrize("argument", ["log_dir", "state_path"])
+def test_a_file_where_a_folder_must_be_is_named(fit, tmp_path, argument):
+    (tmp_path / "taken").touch()
+    paths = {"log_dir": "taken", "state_path": "taken/state.json"}
+    path = str(tmp_path / paths[argument])
+    model, layers = make_model()
+    with pytest.raises(ValueError, match=f"`{argument}` must.*taken"):
+        fit(model, layers, AdaptiveErrorBound(**{argument: path}), batches=2)
+
+
+@pytest.fixture
+def limit_files():
+    """Limits how large a file may get, as a disk does that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (size, limits[1])
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("argument", ["log_dir", "state_path"])
+def test_training_outlives_a_full_disk(fit, tmp_path, argument, limit_files):
+    folder = tmp_path / "folder"
+    path = {"log_dir": folder, "state_path": folder / "state.json"}[argument]
+    model, layers = make_model()
+
+    class Fill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                (file,) = folder.iterdir()
+                limit_files(file.stat().st_size)
+
+    callback = AdaptiveErrorBound(update_interval=5, **{argument: path})
+    with pytest.warns(UserWarning, match=f"`{argument}`.*too large"):
+        fit(model, layers, [callback, Fill()], batches=12)
+    assert iterations(callback) == [1, 5, 10]
+    # What was written before is still there, and nothing half-written.
+    (file,) = folder.iterdir()
+    assert file.stat().st_size
+    if argument == "state_path":
+        assert json.loads(file.read_text())["collected"] in (1, 5)

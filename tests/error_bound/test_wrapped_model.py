@@ -176,3 +176,39 @@ def test_prediction_of_any_einsum(equation, shape):
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(
         predicted_error(control), rel=0.15
     )
+
+
+def test_layers_that_were_frozen_since_are_left_out():
+    model = keras.Sequential(
+        [
+            keras.Input((20, 20, 3)),
+            layers.Conv2D(16, 3, name="first"),
+            layers.Conv2D(16, 3, name="second"),
+            layers.Conv2D(16, 3, name="third"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2, activation="softmax"),
+        ]
+    )
+    comet_tf.wrap_model(model, comet_tf.CompressionConfig(min_bytes=4096))
+    x, y = images(64)
+    bounds = AdaptiveErrorBound(update_interval=2)
+
+    def train():
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        logs = model.fit(x, y, batch_size=16, verbose=0, callbacks=[bounds])
+        return logs.history["compression_ratio"][-1]
+
+    names = {"first/input", "second/input", "third/input"}
+    train()
+    assert set(bounds.history[-1]["layers"]) == names
+    model.get_layer("second").trainable = False
+    ratio = train()
+    record = bounds.history[-1]
+    assert set(record["layers"]) == names - {"second/input"}
+    raw, stream = (
+        sum(layer[key] for layer in record["layers"].values())
+        for key in ("raw_bytes", "stream_bytes")
+    )
+    assert record["total"]["compression_ratio"] == pytest.approx(raw / stream)
+    # That of the epoch's last step, whose bounds are others.
+    assert ratio == pytest.approx(raw / stream, rel=0.3)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import training
+from absl import flags
 
 from comet_tf.error_bound.control import BoundControl
 
@@ -261,3 +262,23 @@ def test_older_runs_lack_newer_settings():
     new = dataclasses.asdict(training.Settings()) | {"steps_per_epoch": None}
     old = {name: value for name, value in new.items() if name != "zeros"}
     assert compare_accuracy.key(old) == compare_accuracy.key(new)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--models=small_alexnet,resnet49",
+        "--rounding=nearest,up",
+        "--zeros=none",
+        "--gradient_error=0.1,x",
+        "--error_bound=0.1,0",
+        "--activation_bound=nan",
+    ],
+)
+def test_lists_of_settings_are_checked_before_the_first_run(argument):
+    flag = argument.split("=")[0]
+    try:
+        with pytest.raises(flags.IllegalFlagValueError, match=flag):
+            compare_accuracy.FLAGS(["compare_accuracy.py", argument])
+    finally:
+        compare_accuracy.FLAGS.unparse_flags()

@@ -67,6 +67,7 @@ def test_train_uses_the_given_bound(run_script, data_dir, tmp_path):
         ("--batch_size=0", "positive"),
         ("--dataset=no_such_data", "tfds knows no data set 'no_such_data'"),
         ("--model=vgg16", "needs images of at least 32x32"),
+        ("--json=/dev/null/run.json", "nothing can be written to --json="),
     ],
 )
 def test_train_says_what_is_wrong_with_a_flag(
