@@ -26,6 +26,7 @@ from comet_tf.selection import choose_layers
 from comet_tf.wrapped_models import Entry, WrappedModel
 
 _LEFT_ALONE = "nothing to keep, or no rule for this class"
+_NOT_CHOSEN = "`include` or `exclude` leaves it out"
 _OVERRIDDEN = "its `call` was set on the instance, so no rule holds for it"
 
 
@@ -96,7 +97,11 @@ def wrap_model(
     _switched_off.discard(model)
     library()
     state = WrappedModel(collection_flag(_strategy(model)))
-    state.there = [weakref.ref(layer) for layer, _ in _all_layers(model)]
+    wanted = {id(layer) for layer, _ in chosen}
+    for layer, path in _all_layers(model):
+        state.there.append(weakref.ref(layer))
+        if id(layer) not in wanted:
+            state.left_alone[path] = _NOT_CHOSEN
     for layer, path in chosen:
         _wrap_layer(state, layer, path, config)
     state.jit_was_forced = _reset_training(model, jit_off=True)

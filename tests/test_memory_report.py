@@ -185,3 +185,16 @@ def test_calls_without_training_are_no_step():
     other(pictures())
     with pytest.raises(ValueError, match="has not trained"):
         comet_tf.memory_report(model)
+
+
+@pytest.mark.parametrize("which", [{"exclude": ["two"]}, {"include": ["one"]}])
+def test_layers_that_were_left_out_are_named(which):
+    inputs = keras.Input((40, 40, 3))
+    x = layers.Conv2D(8, 3, name="one")(inputs)
+    x = layers.Conv2D(8, 3, name="two")(x)
+    model = keras.Model(inputs, layers.GlobalAveragePooling2D()(x))
+    comet_tf.wrap_model(model, CONFIG, **which)
+    report = fitted(model, pictures((4, 40, 40, 3)))
+    (row,) = report.uncompressed
+    assert row.layer == "two"
+    assert "`include` or `exclude`" in row.reason
