@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from comet_tf import recording
+
 _known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
@@ -53,7 +55,8 @@ def _traced_pure(function: Callable[[tf.Tensor], Any], x: tf.Tensor) -> bool:
         return False
     # A constant is captured as the eager tensor it is. All else is a variable,
     # or a tensor of the graph around, that has a gradient of its own.
-    return all(
+    captured = [tensor for tensor, _ in traced.graph.captures]
+    return not recording.is_watched(captured) and all(
         hasattr(tensor, "numpy") and tensor.dtype != tf.resource
-        for tensor, _ in traced.graph.captures
+        for tensor in captured
     )

@@ -15,6 +15,8 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import op_def_registry
 
+from comet_tf import recording
+
 # Stateful to TensorFlow, but no matter how often they run: reading variables,
 # control flow (whose bodies are looked into), checks and prints.
 _HARMLESS = {
@@ -66,14 +68,16 @@ def why_not(
     run: Callable[[Sequence[tf.Tensor]], keras.StatelessScope],
     inputs: Sequence[tf.Tensor],
     generators: Sequence[keras.Variable],
+    own: Sequence[keras.Variable],
 ) -> str:
-    """Says why code must not run again.
+    """Says why code must not run again, or not with a gradient of ours.
 
     Args:
         run: Function that runs the code on tensors in place of `inputs` and
             returns the scope that knows which variables it has assigned.
         inputs: The tensors it is about to run on.
         generators: States that are set back before it runs again.
+        own: Variables of the layer.
 
     Returns:
         The reason, or an empty string when it may.
@@ -107,6 +111,28 @@ def why_not(
             "when run again (random numbers would do from a "
             "`keras.random.SeedGenerator` of its own)"
         )
+    return _lost_gradient(traced.graph, own)
+
+
+def _lost_gradient(graph: tf.Graph, own: Sequence[keras.Variable]) -> str:
+    """Names what code reads beside its arguments, if that has a gradient.
+
+    The tape is told of a layer's arguments and of its own variables. A tensor
+    that another layer's output was noted as, in an attribute or a closure,
+    would get no gradient, and nobody would be told.
+    """
+    if recording.is_watched(
+        [tensor for tensor, _ in graph.captures if tensor.dtype.is_floating]
+    ):
+        return "its code reads a tensor that it was not called with"
+    known = {
+        id(part)
+        for variable in own
+        for whole in [variable.value]
+        for part in (whole, *getattr(whole, "values", ()))
+    }
+    if any(v.trainable and id(v) not in known for v in graph.variables):
+        return "its code reads a variable that is not its own"
     return ""
 
 
