@@ -62,7 +62,8 @@ class WeightStats(NamedTuple):
     Attributes:
         sum_of_squares: Sum over samples, positions and channels of the squared
             gradient of the loss with respect to the layer's output.
-        channels: Output channels that sum runs over.
+        channels: Output channels that sum runs over, over the share of the
+            positions at which a kernel element reads an input.
         mean_abs_gradient: Mean of |gradient| over the kernel's elements.
         mean_square_input: Mean of the squared (restored) layer input; 0 where
             nobody collected it.

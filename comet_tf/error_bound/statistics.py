@@ -51,8 +51,8 @@ _TINY = 1e-30
 def record_weight_gradient(
     control: BoundControl,
     dy: Tensor,
-    gradient: Callable[[], Tensor],
-    channels: Tensor | int,
+    gradient: Callable[[Tensor], Tensor],
+    channels: Callable[[], Tensor | float] | None,
     layer_input: Tensor,
     draw: DrawError | None = None,
     groups: int = 1,
@@ -63,11 +63,14 @@ def record_weight_gradient(
     Args:
         control: The control of the stored input.
         dy: Gradient of the loss with respect to the layer's output.
-        gradient: Makes the gradient with respect to the layer's kernels;
-            called on collection steps only.
-        channels: Output channels; for a transposed convolution times the
-            product of its strides, because each kernel element then meets one
-            output position in so many.
+        gradient: Makes the gradient with respect to the layer's kernels from
+            its input; called on collection steps only.
+        channels: Makes the number of output channels, over the share of the
+            output positions at which a kernel element reads an input (all
+            but those where a window hangs over the border); called on
+            collection steps only. `None` for a layer of several kernels, one
+            behind the other, which no formula holds for: what an error that
+            is drawn does is then the sum of squares, of one channel.
         layer_input: The restored input.
         draw: Draws an error of an input that is derived from another stream;
             `None` where it is stored itself.
@@ -80,23 +83,30 @@ def record_weight_gradient(
     """
 
     def write() -> Tensor:
-        if draw is not None or groups > 1:
+        if draw is not None or groups > 1 or channels is None:
             error = (draw or _drawn_for(control))(layer_input)
         if draw is not None:
             _tell_of_error(control, error, layer_input)
-        if groups > 1:
+        mean_square = _mean_square(layer_input)
+        count: Tensor | float = 1.0
+        if channels is None:
+            squares = tf.math.divide_no_nan(
+                _mean_square(gradient(error)), _mean_square(error)
+            )
+        elif groups > 1:
+            count = channels()
             squares, mean_square = _of_groups(
                 dy, error, layer_input, groups, channel_axis
             )
         else:
+            count = channels()
             squares = _sum_of_squares(dy)
-            mean_square = _mean_square(layer_input)
         control.gradient_stats.assign(
             tf.stack(
                 [
                     squares,
-                    tf.cast(channels, tf.float32),
-                    _mean_abs(gradient()),
+                    tf.cast(count, tf.float32),
+                    _mean_abs(gradient(layer_input)),
                     mean_square,
                 ]
             )

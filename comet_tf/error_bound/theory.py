@@ -93,7 +93,9 @@ def predicted_gradient_error(
         sigma = sqrt(v · Σ L² / channels) = eb · sqrt(R/3 · Σ L² / channels)
 
     With padding "same" the windows at the border read zeros that carry no
-    error; the formula ignores that and errs on the large side.
+    error: an element then reads an input at a share of the positions only.
+    `channels` over that share (`comet_tf.rules.windows` counts it) stands for
+    it, where L is alike in the middle and at the border.
 
     Args:
         error_bound: eb, the absolute bound of the layer's input.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which statistics a layer's backward pass collects for its error bounds."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +12,20 @@ import tensorflow as tf
 from comet_tf.error_bound import statistics
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.rules.base import WrappedLayer
+from comet_tf.rules.windows import share_of_positions
 from comet_tf.saved_tensors import SavedTensor
 from comet_tf.scheduling import GradientsOf, Observer, Tensors, after
+
+_CONVOLUTIONS = (
+    keras.layers.Conv1D,
+    keras.layers.Conv2D,
+    keras.layers.Conv3D,
+    keras.layers.DepthwiseConv1D,
+    keras.layers.DepthwiseConv2D,
+    keras.layers.Conv1DTranspose,
+    keras.layers.Conv2DTranspose,
+    keras.layers.Conv3DTranspose,
+)
 
 
 def weight_gradient(
@@ -56,11 +69,16 @@ def weight_gradient(
             )
 
         draw = _draw(saved)
+        channels = None
+        if not _of_two_kernels(wrapped.layer):
+            channels = functools.partial(
+                _channels, wrapped.layer, restored[0], dys[0]
+            )
         recorded = statistics.record_weight_gradient(
             control,
             dys[0],
-            lambda: kernel_gradient(restored[0]),
-            _channels(wrapped.layer, dys[0]),
+            kernel_gradient,
+            channels,
             restored[0],
             draw,
             _groups(wrapped.layer, restored[0]),
@@ -76,7 +94,13 @@ def weight_gradient(
     return observe
 
 
-def _channels(layer: Any, dy: tf.Tensor) -> tf.Tensor | int:
+def _of_two_kernels(layer: Any) -> bool:
+    """Whether the input passes one kernel, and what comes out another."""
+    separable = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
+    return isinstance(layer, separable) or getattr(layer, "lora_enabled", False)
+
+
+def _channels(layer: Any, x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor | float:
     """Output channels that share one kernel element's worth of positions."""
     if isinstance(layer, keras.layers.EinsumDense):
         operands, output = layer.equation.replace(" ", "").split("->")
@@ -86,10 +110,9 @@ def _channels(layer: Any, dy: tf.Tensor) -> tf.Tensor | int:
             for letter, size in zip(letters, layer.kernel.shape, strict=True)
             if letter in output
         )
-    channels = tf.shape(dy)[_channel_axis(layer)]
-    if "Transpose" in type(layer).__name__:
-        # Each element of the kernel meets one output position in so many.
-        return channels * math.prod(layer.strides)
+    channels = tf.cast(tf.shape(dy)[_channel_axis(layer)], tf.float32)
+    if isinstance(layer, _CONVOLUTIONS):
+        return channels / share_of_positions(layer, x, dy)
     return channels
 
 

@@ -62,7 +62,7 @@ class StoredDense(keras.layers.Dense):
 
                 tf.cond(control.collect, count, lambda: 0)
                 statistics.record_weight_gradient(
-                    control, dy, lambda: gradient, self.units, x
+                    control, dy, lambda _: gradient, lambda: self.units, x
                 )
                 statistics.measure_weight_error(
                     control,

@@ -175,7 +175,7 @@ def report(layer, x, dy):
     control = collecting(WEIGHT_GRADIENT)
     gradient = weight_gradient(layer, x, dy)
     statistics.record_weight_gradient(
-        control, dy, lambda: gradient, dy.shape[-1], tf.constant(x)
+        control, dy, lambda _: gradient, lambda: dy.shape[-1], tf.constant(x)
     )
     return control.read_gradient_stats()
 
@@ -410,7 +410,7 @@ def test_nothing_is_recorded_on_other_steps():
     control.collect.assign(False)
     x = tf.ones([4, 3])
     statistics.probe_noise(control, [x], 0, lambda r: ([r[0] * r[0]], []))
-    statistics.record_weight_gradient(control, x, lambda: x, 3, x)
+    statistics.record_weight_gradient(control, x, lambda _: x, lambda: 3, x)
     statistics.measure_weight_error(control, x, lambda error: error)
     assert control.read_gradient_stats() == (0.0, 0.0, 0.0, 0.0)
     assert np.isnan(control.read_measured_error())
