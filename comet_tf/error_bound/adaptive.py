@@ -178,9 +178,10 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._apply_restored()
         self._finish_collection()
         first, last = self._iterations.ahead(self.model, batch)
-        if self._collected is None:
+        if self._collected is None or self._iterations.new_optimizer:
             # Without a state to resume from, a model that was trained before
-            # is new here: learn about it at once.
+            # is new here: learn about it at once. So it is when it was
+            # compiled anew: for another loss, or with other layers frozen.
             due = first
         else:
             due = policy.next_collection(self._collected, self.update_interval)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import keras
 
 from comet_tf.error_bound.gradient_scale import accumulation_steps, number
@@ -14,14 +16,23 @@ class IterationCounter:
     The optimizer's counter lives on the device, and reading it waits for the
     device, so it is read once an epoch, and batches are counted in between.
     Where a model has no optimizer of its own, or one that its `train_step`
-    does not use, the counter stands still and the batches alone count.
+    does not use, the counter stands still and the batches alone count. Where
+    a model is compiled anew its counter begins again, and ours goes on.
+
+    Attributes:
+        new_optimizer: Whether the execution ahead is the first of another
+            optimizer than the one before.
     """
 
     def __init__(self) -> None:
+        self.new_optimizer = False
+        self._optimizer: weakref.ref[keras.optimizers.Optimizer] | None = None
         self._first_batch: int | None = None
         self._start = 0
         self._done = 0
         self._reading = 0
+        # To be added to what the optimizer has counted.
+        self._offset = 0
 
     def new_epoch(self) -> None:
         """Forgets how batches map to iterations; the next batch tells."""
@@ -43,6 +54,7 @@ class IterationCounter:
             batch: Integer. Index of the execution's first batch in the epoch.
         """
         optimizer = getattr(model, "optimizer", None)
+        self.new_optimizer = False
         if self._first_batch is None:
             self._first_batch = batch
             self._start = self._iterations(optimizer)
@@ -57,7 +69,17 @@ class IterationCounter:
 
     def _iterations(self, optimizer: keras.optimizers.Optimizer | None) -> int:
         """How many there were before this epoch."""
-        reading = 0 if optimizer is None else int(number(optimizer.iterations))
-        stands_still = reading in (0, self._reading)
-        self._reading = reading
-        return self._done if stands_still else reading
+        known, self._optimizer = self._optimizer, None
+        reading = 0
+        if optimizer is not None:
+            reading = int(number(optimizer.iterations))
+            self._optimizer = weakref.ref(optimizer)
+        self.new_optimizer = known is not None and known() is not optimizer
+        if known is None:
+            total = max(reading, self._done)
+        elif self.new_optimizer or reading == self._reading:
+            total = self._done
+        else:
+            total = reading + self._offset
+        self._reading, self._offset = reading, total - reading
+        return total

@@ -108,6 +108,51 @@ def test_resumed_iterations_go_on(fit):
     assert iterations(callback) == [1, 10, 25, 50]
 
 
+@pytest.mark.parametrize("reuse", [True, False], ids=["same", "resumed"])
+def test_a_model_that_is_compiled_anew_goes_on_collecting(fit, reuse):
+    """Its optimizer counts from 0 again, for longer than an epoch."""
+    model, layers = make_model()
+    callback = AdaptiveErrorBound(update_interval=25)
+    fit(model, layers, callback, batches=30, epochs=3)
+    assert iterations(callback) == [1, 10, 25, 50, 75]
+    state = callback.state_dict()
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    if not reuse:
+        callback = AdaptiveErrorBound(update_interval=25)
+        callback.load_state_dict(state)
+    # The same callback learns at once about what may be another task.
+    at_once = [91] if reuse else []
+    expected = [1, 10, 25, 50, 75, *at_once, 100, 125, 150]
+    if not reuse:
+        # What was done behind the latest collection is not in the state.
+        expected = [1, 10, 25, 50, 75, 100, 125]
+    fit(model, layers, callback, batches=30, epochs=2)
+    assert iterations(callback) == expected
+
+
+def test_an_optimizer_that_nobody_uses_does_not_count(fit):
+    model, layers = make_model()
+    other = keras.optimizers.SGD(0.05)
+    other.build(model.trainable_variables)
+
+    class Own(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            weights = self.trainable_weights
+            other.apply_gradients(
+                zip(tape.gradient(loss, weights), weights, strict=True)
+            )
+            return {"loss": loss}
+
+    own = Own(model.inputs, model.outputs)
+    own.compile("sgd")
+    callback = AdaptiveErrorBound(update_interval=25)
+    fit(own, layers, callback, batches=30, epochs=2)
+    assert iterations(callback) == [1, 10, 25, 50]
+
+
 @pytest.mark.parametrize(
     "make",
     [
