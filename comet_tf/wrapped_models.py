@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about one wrapped model: its layers, and where they trained."""
+"""What is known about a wrapped model: its layers, and where they trained."""
 
 import dataclasses
 import itertools
@@ -86,3 +86,44 @@ class WrappedModel:
                 if reference() not in (None, graph)
             ]
             self._graphs.append(weakref.ref(graph))
+
+
+# On the model, where the garbage collector sees through it: from a dictionary
+# of models a layer that refers to its model would keep both for ever.
+_ATTRIBUTE = "_comet_tf_wrapped_model"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Note:
+    """What stands on a model; worth nothing on a copy of the model."""
+
+    model: weakref.ref[keras.Model]
+    state: WrappedModel
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    """What a copied or pickled note becomes."""
+
+
+def put(model: keras.Model, state: WrappedModel) -> None:
+    """Notes on a model what is known about it."""
+    # Past Keras, which would track what is set as a part of the model.
+    vars(model)[_ATTRIBUTE] = _Note(weakref.ref(model), state)
+
+
+def get(model: keras.Model) -> WrappedModel | None:
+    """Returns what was noted on a model; `None` where nothing was."""
+    note = vars(model).get(_ATTRIBUTE)
+    if note is None or note.model() is not model:
+        return None
+    return note.state
+
+
+def take(model: keras.Model) -> WrappedModel | None:
+    """Returns what was noted on a model, and forgets it."""
+    state = get(model)
+    vars(model).pop(_ATTRIBUTE, None)
+    return state

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from comet_tf import instance_calls, rules
+from comet_tf import instance_calls, rules, wrapped_models
 from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.error_bound.variables import collection_flag
@@ -30,9 +30,6 @@ _NOT_CHOSEN = "`include` or `exclude` leaves it out"
 _OVERRIDDEN = "its `call` was set on the instance, so no rule holds for it"
 
 
-_wrapped_models: weakref.WeakKeyDictionary[keras.Model, WrappedModel] = (
-    weakref.WeakKeyDictionary()
-)
 # Models that `wrap_model` was called with, and told to leave alone.
 _switched_off: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
@@ -105,7 +102,7 @@ def wrap_model(
     for layer, path in chosen:
         _wrap_layer(state, layer, path, config)
     state.jit_was_forced = _reset_training(model, jit_off=True)
-    _wrapped_models[model] = state
+    wrapped_models.put(model, state)
     return model
 
 
@@ -123,7 +120,7 @@ def unwrap_model(model: keras.Model) -> keras.Model:
     """
     _check_model(model)
     _switched_off.discard(model)
-    state = _wrapped_models.pop(model, None)
+    state = wrapped_models.take(model)
     if state is None:
         return model
     for entry in list(state.entries):
@@ -136,7 +133,7 @@ def unwrap_model(model: keras.Model) -> keras.Model:
 
 def is_wrapped(model: keras.Model) -> bool:
     """Whether `wrap_model` has wrapped this model."""
-    return model in _wrapped_models
+    return wrapped_models.get(model) is not None
 
 
 def wrapped_model(model: keras.Model) -> WrappedModel:
@@ -159,12 +156,13 @@ def wrapped_model(model: keras.Model) -> WrappedModel:
             "`CompressionConfig(enabled=False)`. Wrap it with `enabled=True`, "
             "or train without `AdaptiveErrorBound` and the memory report."
         )
-    if model not in _wrapped_models:
+    state = wrapped_models.get(model)
+    if state is None:
         raise ValueError(
             f"Model {model.name!r} is not wrapped. Call "
             "`comet_tf.wrap_model(model)` before `model.fit`."
         )
-    return _wrapped_models[model]
+    return state
 
 
 def controls(model: keras.Model) -> list[BoundControl]:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches and images of changing size: right, and without a leak."""
 
+import copy
 import gc
 import weakref
 
 import keras
 import numpy as np
+import pytest
 from keras import layers
 
 import comet_tf
@@ -99,3 +101,62 @@ def test_models_that_are_dropped_leave_no_more_than_plain_ones():
     wrapped = left_behind(wrap=True)
     activation = 4 * 64 * 64 * 32 * 4
     assert wrapped - plain <= plain - before + activation / 10
+
+
+class RefersToItself(keras.Model):
+    """Has a layer that holds a method of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4, activation=self.leaky)
+
+    def leaky(self, x):
+        return keras.ops.maximum(x, 0.3 * x)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+class Parent(keras.layers.Layer):
+    """Holds the model that it is a part of, past Keras' tracking."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.read = lambda: model
+        self.dense = keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+class HasParent(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.part = Parent(self)
+
+    def call(self, x):
+        return self.part(x)
+
+
+@pytest.mark.parametrize("make", [RefersToItself, HasParent])
+def test_models_whose_layers_refer_to_them_are_freed(make):
+    model = make()
+    model(np.ones((2, 8), "float32"))
+    comet_tf.wrap_model(model)
+    dropped = weakref.ref(model)
+    del model
+    keras.backend.clear_session()
+    gc.collect()
+    assert dropped() is None
+
+
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_counts_as_plain(duplicate, built):
+    model = keras.Sequential([keras.layers.Dense(4)])
+    if built:
+        model(np.ones((2, 8), "float32"))
+    comet_tf.wrap_model(model)
+    copied = duplicate(model)
+    assert wrapping.is_wrapped(model)
+    assert not wrapping.is_wrapped(copied)
