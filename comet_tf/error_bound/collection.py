@@ -18,6 +18,7 @@ from comet_tf.error_bound.control import (
 )
 from comet_tf.error_bound.gradient_scale import (
     accumulation_steps,
+    clips,
     loss_scale,
     momentum_scale,
 )
@@ -125,7 +126,8 @@ class Collector:
 
         The momentum, or a running mean of |gradient| without one. A momentum
         that is larger than the gradients can have made it (the learning rate
-        in it has changed since) counts as what they can.
+        in it has changed since) counts as what they can, and one of clipped
+        gradients for no less than the gradients themselves.
         """
         running = self.mean_abs.get(control.name, mean_abs)
         if math.isfinite(mean_abs) and mean_abs > 0:
@@ -140,7 +142,12 @@ class Collector:
             return running
         if not math.isfinite(running) or running <= 0:
             return found.mean_abs
-        return min(found.mean_abs, found.gain * max(running, mean_abs))
+        scale = min(found.mean_abs, found.gain * max(running, mean_abs))
+        if clips(optimizer):
+            # Clipping makes the error smaller as it does the gradient, and
+            # the momentum is of what was clipped.
+            scale = max(scale, running)
+        return scale
 
 
 def stream_scales(

@@ -107,6 +107,18 @@ def loss_scale(optimizer: keras.optimizers.Optimizer) -> float:
     return float(getattr(optimizer, "loss_scale_factor", None) or 1.0)
 
 
+def clips(optimizer: keras.optimizers.Optimizer | None) -> bool:
+    """Whether an optimizer clips gradients before its momentum sees them."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    parts = [inner, *getattr(inner, "optimizers", ())]
+    limits = ("clipnorm", "global_clipnorm", "clipvalue")
+    return any(
+        getattr(part, limit, None) is not None
+        for part in parts
+        for limit in limits
+    )
+
+
 def accumulation_steps(optimizer: keras.optimizers.Optimizer | None) -> int:
     """The number of batches whose mean gradient makes one update."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)

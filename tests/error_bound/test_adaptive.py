@@ -183,6 +183,32 @@ def test_the_error_is_what_was_asked_for(fit, make):
             assert measured == pytest.approx(predicted, rel=0.3)
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [{"clipnorm": 1e-4}, {"global_clipnorm": 1e-4}, {"clipvalue": 1e-6}],
+)
+def test_clipping_asks_for_no_tighter_bounds(fit, limit):
+    """It makes the error smaller as it does the gradient."""
+
+    def bounds(**limit):
+        model, layers = make_model(
+            keras.optimizers.SGD(1e-4, momentum=0.9, **limit)
+        )
+        callback = AdaptiveErrorBound(update_interval=20, limits=(1e-6, 1.0))
+        fit(model, layers, callback, batches=45)
+        return np.array(
+            [
+                layer["relative_error_bound"]
+                for layer in callback.history[-1]["layers"].values()
+            ]
+        )
+
+    # Momentum adds up several gradients, which clipping hides.
+    ratio = bounds(**limit) / bounds()
+    assert np.all(ratio > 0.05)
+    assert np.all(ratio < 1.5)
+
+
 def test_bounds_take_effect_without_a_retrace(fit):
     model, layers = make_model()
     callback = AdaptiveErrorBound(update_interval=5, warmup=0)

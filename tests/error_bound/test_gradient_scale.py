@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from comet_tf.error_bound.gradient_scale import (
     accumulation_steps,
+    clips,
     loss_scale,
     momentum_scale,
 )
@@ -176,3 +177,15 @@ def test_accumulation_steps():
         accumulation_steps(keras.optimizers.LossScaleOptimizer(accumulating))
         == 4
     )
+
+
+@pytest.mark.parametrize(
+    "limit", ["clipnorm", "global_clipnorm", "clipvalue", None]
+)
+def test_clipping_is_noticed(limit):
+    limits = {} if limit is None else {limit: 1.0}
+    adam = keras.optimizers.Adam(**limits)
+    assert clips(adam) == (limit is not None)
+    scaled = keras.optimizers.LossScaleOptimizer(adam)
+    assert clips(scaled) == (limit is not None)
+    assert not clips(None)
