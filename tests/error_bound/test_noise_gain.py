@@ -37,7 +37,6 @@ def random(shape, rng):
 
 def monte_carlo(stored, backward, exact, rounding, rng, trials=TRIALS):
     """Yields the error of what `backward` makes of a restored tensor."""
-    backward = tf.function(backward)
     for _ in range(trials):
         # A new offset each time stands for another batch: nearest rounding
         # has no randomness of its own. It is far below the tensor's spread.
@@ -46,10 +45,9 @@ def monte_carlo(stored, backward, exact, rounding, rng, trials=TRIALS):
         yield backward(tf.constant(restored)).numpy() - exact
 
 
-def norms_and_weight_errors(errors, before, x):
+def norms_and_weight_errors(errors, gradient):
     """RMS over trials of |δdx|, and of the weight gradient's elements."""
     squares, weight_squares = [], []
-    gradient = tf.function(lambda d: weight_gradient(before, x, d))
     for error in errors:
         squares.append(np.sum(np.square(error, dtype=np.float64)))
         weight_squares.append(np.mean(np.square(gradient(error))))
@@ -134,8 +132,10 @@ def check(
     signal = np.sum(np.square(dx.numpy(), dtype=np.float64))
     fraction = np.mean(stored != 0)
     rho = theory.relative_noise(BOUND, float(gain), signal, fraction)
+    backward = tf.function(backward)
     norm, weight_error = norms_and_weight_errors(
-        monte_carlo(stored, backward, dx.numpy(), rounding, rng), before, x
+        monte_carlo(stored, backward, dx.numpy(), rounding, rng),
+        tf.function(lambda error: weight_gradient(before, x, error)),
     )
     assert norm == pytest.approx(rho * np.sqrt(signal), rel=0.05)
     earlier = report(before, x, dx)
@@ -267,7 +267,11 @@ def normalization_backward(g, xn, rstd, axes):
 
 
 class BatchNorm:
-    """conv -> batch norm in training mode, with a coherent gradient."""
+    """conv -> batch norm in training mode, with a coherent gradient.
+
+    Tests take many of these and a few trials of each: tracing their functions
+    costs more time than it gains.
+    """
 
     def __init__(self, rng):
         self.x = np.maximum(random((16, 14, 14, 6), rng), 0)
@@ -340,7 +344,10 @@ def test_batch_normalization_reaches_the_convolution_before(rounding):
         errors = monte_carlo(
             net.pre.numpy(), net.backward, net.dx.numpy(), rounding, rng, 10
         )
-        norm, weight_error = norms_and_weight_errors(errors, net.conv, net.x)
+        norm, weight_error = norms_and_weight_errors(
+            errors,
+            lambda error, net=net: weight_gradient(net.conv, net.x, error),
+        )
         assert norm == pytest.approx(rho * np.sqrt(net.signal), rel=0.05)
         earlier = report(net.conv, net.x, net.dx)
         independent = theory.gradient_error_from_noise(
