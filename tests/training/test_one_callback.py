@@ -125,6 +125,14 @@ def test_files_that_are_no_state_are_named(content, tmp_path):
         fit(make_model(), callback)
 
 
+@pytest.fixture(scope="module")
+def state():
+    """What one training leaves, for every test that spoils it."""
+    callback = comet_tf.AdaptiveErrorBound()
+    fit(make_model(), callback)
+    return json.dumps(callback.state_dict())
+
+
 @pytest.mark.parametrize(
     "snapshot",
     [
@@ -134,10 +142,8 @@ def test_files_that_are_no_state_are_named(content, tmp_path):
         None,
     ],
 )
-def test_bounds_that_are_none_are_refused_when_loaded(snapshot):
-    callback = comet_tf.AdaptiveErrorBound()
-    fit(make_model(), callback)
-    state = json.loads(json.dumps(callback.state_dict()))
+def test_bounds_that_are_none_are_refused_when_loaded(snapshot, state):
+    state = json.loads(state)
     state["bounds"]["conv/input"] = snapshot
     with pytest.raises(ValueError, match="'conv/input'"):
         comet_tf.AdaptiveErrorBound().load_state_dict(state)
