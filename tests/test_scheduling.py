@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three scheduling rules, read off the graph of a training step."""
 
+import functools
 import gc
 import weakref
 
@@ -16,13 +17,20 @@ from tests import zoo
 EVERYTHING = comet_tf.CompressionConfig(min_bytes=0)
 
 
-def step_graph(name):
-    _, model = zoo.pair(name)
-    comet_tf.wrap_model(model, EVERYTHING)
-    x, y = zoo.data()
-    zoo.compiled(model).fit(x, y, batch_size=16, verbose=0)
-    graph = wrapping.wrapped_model(model).step_graph
-    return model, graph, traces.graph_trace(graph)
+@pytest.fixture(scope="module")
+def step_graph():
+    """Makes the graph of a model's training step, once for all tests."""
+
+    @functools.cache
+    def make(name):
+        _, model = zoo.pair(name)
+        comet_tf.wrap_model(model, EVERYTHING)
+        x, y = zoo.data()
+        zoo.compiled(model).fit(x, y, batch_size=16, verbose=0)
+        graph = wrapping.wrapped_model(model).step_graph
+        return model, graph, traces.graph_trace(graph)
+
+    return make
 
 
 def of_type(graph, kind):
@@ -30,7 +38,7 @@ def of_type(graph, kind):
 
 
 @pytest.mark.parametrize("name", list(zoo.MODELS))
-def test_restoring_waits_for_the_incoming_gradient(name):
+def test_restoring_waits_for_the_incoming_gradient(step_graph, name):
     _, graph, trace = step_graph(name)
     order = {op.name: i for i, op in enumerate(graph.get_operations())}
     restores = of_type(graph, "Comet>Decompress")
@@ -45,7 +53,7 @@ def test_restoring_waits_for_the_incoming_gradient(name):
 
 
 @pytest.mark.parametrize("name", list(zoo.MODELS))
-def test_restores_take_turns(name):
+def test_restores_take_turns(step_graph, name):
     _, graph, _ = step_graph(name)
     order = {op.name: i for i, op in enumerate(graph.get_operations())}
     names = sorted(
@@ -70,7 +78,7 @@ def _leads(op, target):
 
 
 @pytest.mark.parametrize("name", ["conv_stack", "vgg_like"])
-def test_a_convolution_waits_for_its_input_to_be_compressed(name):
+def test_a_convolution_waits_for_its_input_to_be_compressed(step_graph, name):
     _, graph, trace = step_graph(name)
     operations = graph.get_operations()[: trace.backward_start]
     convolutions = [op for op in operations if op.type == "Conv2D"]
@@ -81,7 +89,7 @@ def test_a_convolution_waits_for_its_input_to_be_compressed(name):
 
 
 @pytest.mark.parametrize("name", list(zoo.MODELS))
-def test_nothing_large_crosses_but_streams_and_masks(name):
+def test_nothing_large_crosses_but_streams_and_masks(step_graph, name):
     _, graph, trace = step_graph(name)
     kept = graph_audit.kept_tensors(graph, trace.backward_start, 16)
     assert {k.kind for k in kept} >= {"stream"}
