@@ -45,6 +45,7 @@ class IterationCounter:
             iterations: Integer. Iterations that were done then.
         """
         self._done = iterations
+        self._optimizer = None
 
     def ahead(self, model: keras.Model, batch: int) -> tuple[int, int]:
         """Returns the first and last iteration that the next execution is.

@@ -71,8 +71,10 @@ def test_the_same_model_goes_on():
     callback = comet_tf.AdaptiveErrorBound()
     model = make_model()
     fit(model, callback)
-    fit(compiled(model), callback, steps=100)
-    assert collected(callback) == [1, 10, 100]
+    fit(model, callback, steps=20)
+    # Compiled anew it may learn something else.
+    fit(compiled(model), callback, steps=70)
+    assert collected(callback) == [1, 10, 33, 100]
 
 
 def test_a_loaded_state_is_for_the_next_model():
