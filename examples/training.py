@@ -17,6 +17,10 @@ import comet_tf
 METHODS = ("plain", "comet")
 # Learning rates that suit the small models.
 OPTIMIZERS = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3}
+# Settings that only bounds that adapt have a use for, and those that only a
+# wrapped model has.
+ADAPTING = ("gradient_error", "update_interval", "activation_bound")
+WRAPPING = ("codec", "error_bound", "mode", "rounding", "zeros", *ADAPTING)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets the tests import and run the example scripts."""
 
+import importlib
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -45,3 +47,27 @@ def run_script(tmp_path):
         return done
 
     return run
+
+
+@pytest.fixture
+def load_script(monkeypatch):
+    """Imports an example afresh; its flags do not meet other examples'."""
+    others = set(flags.FLAGS)
+    defined = set()
+
+    def load(name, *arguments):
+        for flag in defined:
+            delattr(flags.FLAGS, flag)
+        defined.clear()
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        try:
+            module = importlib.import_module(name)
+        finally:
+            defined.update(set(flags.FLAGS) - others)
+        flags.FLAGS([name, *arguments])
+        return module
+
+    yield load
+    for flag in defined:
+        delattr(flags.FLAGS, flag)
+    flags.FLAGS.unparse_flags()

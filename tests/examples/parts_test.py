@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules that the example scripts share."""
 
-import dataclasses
 import subprocess
 import sys
 import textwrap
 
 import ablations
-import compare_accuracy
 import input_pipeline
 import models
 import numpy as np
@@ -172,71 +170,6 @@ def test_measurement_counts_what_a_forward_pass_keeps(examples):
     assert float(done.stdout.split()[-1]) == pytest.approx(expected, rel=0.1)
 
 
-def _runs(method, accuracies, ratio=None, **changes):
-    base = dataclasses.asdict(training.Settings())
-    return [
-        {
-            **base,
-            "model": "m",
-            "dataset": "d",
-            "epochs": 1,
-            "method": method,
-            "seed": seed,
-            "accuracy": accuracy,
-            "ratio": ratio,
-            **changes,
-        }
-        for seed, accuracy in enumerate(accuracies)
-    ]
-
-
-def test_groups_compare_seed_by_seed():
-    runs = _runs("comet", [0.9, 0.8, 0.7], ratio=12.0) + _runs(
-        "plain", [0.8, 0.8, 0.8, 0.1]
-    )
-    plain, comet = compare_accuracy.groups(runs)
-    assert (plain.variant, comet.variant) == ("plain", "adaptive")
-    assert plain.difference is None
-    # Differences 0.1, 0 and -0.1: the fourth plain seed has no partner.
-    assert comet.difference == pytest.approx(0)
-    assert comet.standard_error == pytest.approx(0.1 / 3**0.5)
-    assert comet.ratio == 12.0
-    table = compare_accuracy.text([plain, comet])
-    assert "+0.0000 ± 0.0577" in table.replace("-0.0000", "+0.0000")
-
-
-def test_variants_are_told_apart():
-    names = {
-        compare_accuracy.variant_name(_runs("comet", [1.0], **changes)[0])
-        for changes in (
-            {},
-            {"rounding": "dither"},
-            {"gradient_error": 0.1},
-            {"gradient_error": 0.1, "activation_bound": 0.02},
-            {"error_bound": 0.1},
-            {"zeros": "rounded"},
-            {"codec": "lossless"},
-        )
-    }
-    assert len(names) == 7
-
-
-def test_variants_are_drawn_on_curves():
-    def drawn(**changes):
-        return compare_accuracy.curve_and_point(
-            _runs("comet", [1.0], **changes)[0]
-        )
-
-    assert drawn() == ("default rounding", "")
-    assert drawn(rounding="dither", gradient_error=0.1) == ("dither", "0.1")
-    assert drawn(rounding="nearest", zeros="rounded", gradient_error=0.3) == (
-        "nearest, zeros by rounding",
-        "0.3",
-    )
-    assert drawn(error_bound=0.05)[1] == "0.05"
-    assert drawn(codec="lossless") == ("lossless", "")
-
-
 @pytest.mark.parametrize("relative", [True, False])
 def test_rounded_zeros_are_the_elements_below_the_bound(relative):
     x = np.linspace(-1.0, 1.0, 2001, dtype=np.float32).reshape(-1, 1)
@@ -258,12 +191,6 @@ def test_rounded_zeros_are_the_elements_below_the_bound(relative):
     assert info[2] < exact[2]
 
 
-def test_older_runs_lack_newer_settings():
-    new = dataclasses.asdict(training.Settings()) | {"steps_per_epoch": None}
-    old = {name: value for name, value in new.items() if name != "zeros"}
-    assert compare_accuracy.key(old) == compare_accuracy.key(new)
-
-
 @pytest.mark.parametrize(
     "argument",
     [
@@ -273,12 +200,12 @@ def test_older_runs_lack_newer_settings():
         "--gradient_error=0.1,x",
         "--error_bound=0.1,0",
         "--activation_bound=nan",
+        "--update_interval=0",
     ],
 )
-def test_lists_of_settings_are_checked_before_the_first_run(argument):
-    flag = argument.split("=")[0]
-    try:
-        with pytest.raises(flags.IllegalFlagValueError, match=flag):
-            compare_accuracy.FLAGS(["compare_accuracy.py", argument])
-    finally:
-        compare_accuracy.FLAGS.unparse_flags()
+def test_settings_to_compare_are_checked_before_the_first_run(
+    load_script, argument
+):
+    flag = argument.split("=")[0].lstrip("-")
+    with pytest.raises(flags.IllegalFlagValueError, match=flag):
+        load_script("compare_accuracy", argument)
