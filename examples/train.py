@@ -52,7 +52,6 @@ flags.DEFINE_float(
     None,
     "Peak learning rate; it falls to 0 along a cosine. Default: "
     f"{training.OPTIMIZERS}.",
-    lower_bound=0.0,
 )
 flags.DEFINE_enum(
     "codec", "comet", ["comet", "lossless"], "How activations are kept."
@@ -85,7 +84,13 @@ flags.DEFINE_float(
     "inputs of normalizations, swish and the like.",
 )
 flags.DEFINE_string("tensorboard_dir", None, "Where to write TensorBoard logs.")
-flags.DEFINE_integer("seed", 0, "Seed of everything random.")
+flags.DEFINE_integer(
+    "seed",
+    0,
+    "Seed of everything random.",
+    lower_bound=0,
+    upper_bound=2**32 - 1,
+)
 flags.DEFINE_enum("verbose", "1", ["0", "1", "2"], "Verbosity of `fit`.")
 flags.DEFINE_string(
     "json", None, "File to write the results to, with their history."
@@ -104,9 +109,38 @@ for _name in ("error_bound", "activation_bound"):
     flags.register_validator(
         _name, _is_share, "must be greater than 0 and at most 1"
     )
-flags.register_validator(
-    "gradient_error", _is_positive, "must be greater than 0 and finite"
-)
+for _name in ("gradient_error", "learning_rate"):
+    flags.register_validator(
+        _name, _is_positive, "must be greater than 0 and finite"
+    )
+
+
+def _is_of_no_use(name: str, other: str, value: Any = None) -> None:
+    """Refuses a flag that another one leaves without effect.
+
+    Args:
+        name: Name of the flag.
+        other: Name of the other flag.
+        value: What the other flag has then; anything by default.
+    """
+
+    def check(given: dict[str, Any]) -> bool:
+        if given[name] is None:
+            return True
+        if value is None:
+            return given[other] is None
+        return bool(given[other] != value)
+
+    setting = f"--{other}" if value is None else f"--{other}={value}"
+    flags.register_multi_flags_validator(
+        [name, other], check, f"--{name} has no effect with {setting}"
+    )
+
+
+for _name in training.ADAPTING:
+    _is_of_no_use(_name, "error_bound")
+for _name in ("error_bound", "rounding", *training.ADAPTING):
+    _is_of_no_use(_name, "codec", "lossless")
 
 
 def settings(method: str) -> training.Settings:

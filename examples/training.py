@@ -200,7 +200,9 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer(settings: Settings, steps: int) -> keras.optimizers.Optimizer:
-    rate = settings.learning_rate or OPTIMIZERS[settings.optimizer]
+    rate = settings.learning_rate
+    if rate is None:
+        rate = OPTIMIZERS[settings.optimizer]
     schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
     if settings.optimizer == "sgd":
         return keras.optimizers.SGD(schedule, momentum=0.9)

@@ -209,3 +209,57 @@ def test_settings_to_compare_are_checked_before_the_first_run(
     flag = argument.split("=")[0].lstrip("-")
     with pytest.raises(flags.IllegalFlagValueError, match=flag):
         load_script("compare_accuracy", argument)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("learning_rate", "0"),
+        ("learning_rate", "-1"),
+        ("learning_rate", "nan"),
+        ("learning_rate", "inf"),
+        ("seed", "-1"),
+        ("seed", str(2**32)),
+    ],
+)
+def test_train_refuses_numbers_it_cannot_use(load_script, flag, value):
+    with pytest.raises(flags.IllegalFlagValueError, match=flag):
+        load_script("train", f"--{flag}={value}")
+
+
+def test_no_learning_rate_given_is_replaced_by_another():
+    def rate(**changes):
+        schedule = training._optimizer(
+            training.Settings(**changes), steps=10
+        )._learning_rate
+        return schedule.initial_learning_rate
+
+    assert rate() == training.OPTIMIZERS["sgd"]
+    assert rate(optimizer="adam") == training.OPTIMIZERS["adam"]
+    assert rate(learning_rate=0.3) == 0.3
+    assert rate(learning_rate=0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--error_bound=0.1", "--gradient_error=0.5"],
+        ["--error_bound=0.1", "--update_interval=5"],
+        ["--error_bound=0.1", "--activation_bound=0.1"],
+        ["--codec=lossless", "--error_bound=0.1"],
+        ["--codec=lossless", "--gradient_error=0.5"],
+        ["--codec=lossless", "--rounding=dither"],
+    ],
+)
+def test_train_refuses_flags_without_effect(load_script, arguments):
+    with pytest.raises(
+        flags.IllegalFlagValueError, match="has no effect with --"
+    ):
+        load_script("train", *arguments)
+
+
+def test_train_takes_flags_that_have_an_effect(load_script):
+    train = load_script("train", "--codec=lossless")
+    assert train.settings("comet").codec == "lossless"
+    train = load_script("train", "--error_bound=0.1", "--rounding=dither")
+    assert train.settings("comet").error_bound == 0.1

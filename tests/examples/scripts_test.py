@@ -163,6 +163,7 @@ def test_train_refuses_each_bad_flag(examples):
         "gradient_error=-1": "flag --gradient_error",
         "error_bound=0": "flag --error_bound",
         "activation_bound=2": "flag --activation_bound",
+        "learning_rate=0": "flag --learning_rate",
         "model=resnet49": "value should be one of",
     }
     done = subprocess.run(
