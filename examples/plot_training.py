@@ -21,6 +21,7 @@ from tensorboard.util import tensor_util
 
 matplotlib.use("Agg")
 from matplotlib import axes, pyplot
+from matplotlib.backend_bases import FigureCanvasBase
 
 FLAGS = flags.FLAGS
 
@@ -35,12 +36,68 @@ _COLORS = {"plain": "tab:blue", "comet": "tab:orange"}
 _NAMED_LAYERS = 12
 
 
+class RunsError(ValueError):
+    """There are no runs to draw; says where, and what was expected."""
+
+
 def read_json(paths: list[str]) -> list[dict[str, Any]]:
-    """Reads runs that `train.py --json` wrote, in their order."""
+    """Reads runs that `train.py --json` wrote, in their order.
+
+    Args:
+        paths: Names of the files.
+
+    Returns:
+        The runs of all files.
+
+    Raises:
+        RunsError: When a file is not there or holds something else.
+    """
     runs = []
     for path in paths:
-        runs += json.loads(pathlib.Path(path).read_text())
+        try:
+            data = pathlib.Path(path).read_bytes()
+        except OSError as error:
+            raise RunsError(
+                f"--runs={path} is no file that can be read: {error}"
+            ) from error
+        if not data:
+            raise RunsError(
+                f"--runs={path} is empty: the `train.py --json` that made it "
+                "has not finished a training"
+            )
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(map(_is_run, found)):
+            raise RunsError(
+                f"--runs={path} is no list of runs as `train.py --json` "
+                "writes it (compare_accuracy.py draws its runs.jsonl itself)"
+            )
+        if not found:
+            raise RunsError(f"there are no runs in --runs={path}")
+        runs += found
     return runs
+
+
+def _is_run(run: Any) -> bool:
+    """Tells whether something has all that is drawn, in its right form."""
+    try:
+        history = run["history"]
+        curves = [history["val_accuracy"], history.get("activation_ratio", [])]
+        sizes = [run[n] for n in ("peak_bytes", "saved_bytes") if n in run]
+        numbers = [number for curve in curves for number in curve] + sizes
+        for record in run.get("bounds", []):
+            numbers.append(record["iteration"])
+            for layer in record["layers"].values():
+                numbers.append(layer.get("relative_error_bound") or 0)
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return (
+        isinstance(run["method"], str)
+        and len(sizes) in (0, 2)
+        and all(isinstance(number, (int, float)) for number in numbers)
+    )
 
 
 def read_tensorboard(folder: str) -> list[dict[str, Any]]:
@@ -52,37 +109,50 @@ def read_tensorboard(folder: str) -> list[dict[str, Any]]:
     Returns:
         Runs with `method`, `history` and `bounds` as `train.py --json` has
         them.
+
+    Raises:
+        RunsError: When there are none.
     """
+    expected = "a folder that `train.py --tensorboard_dir` wrote"
+    if not pathlib.Path(folder).is_dir():
+        raise RunsError(
+            f"--tensorboard_dir={folder} is no folder; it needs {expected}"
+        )
     runs = []
     for path in sorted(pathlib.Path(folder).iterdir()):
-        if not (path / "validation").is_dir():
+        accuracy = _scalars(path / "validation").get("epoch_accuracy")
+        if not accuracy:
             continue
-        accuracy = _scalars(path / "validation")["epoch_accuracy"]
         history = {"val_accuracy": list(accuracy.values())}
         ratio = _scalars(path / "train").get("epoch_activation_ratio", {})
         if ratio:
             history["activation_ratio"] = list(ratio.values())
-        bounds: dict[int, dict[str, Any]] = {}
-        scalars = (
-            _scalars(path / "bounds") if (path / "bounds").is_dir() else {}
-        )
-        for tag, values in scalars.items():
-            kind, _, layer = tag.partition("/")
-            if kind != "relative_error_bound":
-                continue
-            for step, value in values.items():
-                record = bounds.setdefault(
-                    step, {"iteration": step, "layers": {}}
-                )
-                record["layers"][layer] = {kind: value}
         runs.append(
             {
                 "method": path.name,
                 "history": history,
-                "bounds": [bounds[step] for step in sorted(bounds)],
+                "bounds": _bounds(path / "bounds"),
             }
         )
+    if not runs:
+        raise RunsError(
+            f"there are no runs in --tensorboard_dir={folder}; it needs "
+            f"{expected}"
+        )
     return runs
+
+
+def _bounds(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Reads what the adaptive callback logged, as its history has it."""
+    bounds: dict[int, dict[str, Any]] = {}
+    for tag, values in _scalars(folder).items():
+        kind, _, layer = tag.partition("/")
+        if kind != "relative_error_bound":
+            continue
+        for step, value in values.items():
+            record = bounds.setdefault(step, {"iteration": step, "layers": {}})
+            record["layers"][layer] = {kind: value}
+    return [bounds[step] for step in sorted(bounds)]
 
 
 def _scalars(folder: pathlib.Path) -> dict[str, dict[int, float]]:
@@ -218,27 +288,41 @@ def _draw_ratio(panel: axes.Axes, runs: list[dict[str, Any]]) -> None:
             panel.legend()
 
 
+def _picture(name: str) -> pathlib.Path:
+    """Returns the path of a picture that can be drawn, or ends the script."""
+    path = pathlib.Path(name)
+    if not path.suffix:
+        return path.with_suffix(".png")
+    # Of all formats only this one needs LaTeX.
+    kinds = set(FigureCanvasBase.get_supported_filetypes()) - {"pgf"}
+    if path.suffix[1:].lower() not in kinds:
+        raise SystemExit(
+            f"error: --output={name} has no suffix of a picture, which are: "
+            f"{', '.join(sorted(kinds))}"
+        )
+    return path
+
+
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
     if bool(FLAGS.runs) == bool(FLAGS.tensorboard_dir):
         raise app.UsageError("Give one of --runs and --tensorboard_dir.")
-    missing = [
-        path
-        for path in [*FLAGS.runs, FLAGS.tensorboard_dir]
-        if path and not pathlib.Path(path).exists()
-    ]
-    if missing:
-        raise app.UsageError(f"There is no {missing[0]}.")
     logging.set_verbosity(logging.WARNING)
-    if FLAGS.runs:
-        runs = read_json(FLAGS.runs)
-    else:
-        runs = read_tensorboard(FLAGS.tensorboard_dir)
-    if not runs:
-        raise SystemExit(f"error: no runs in {FLAGS.tensorboard_dir}")
-    output = pathlib.Path(FLAGS.output)
-    draw(runs, output)
+    output = _picture(FLAGS.output)
+    try:
+        if FLAGS.runs:
+            runs = read_json(FLAGS.runs)
+        else:
+            runs = read_tensorboard(FLAGS.tensorboard_dir)
+    except RunsError as error:
+        raise SystemExit(f"error: {error}") from error
+    try:
+        draw(runs, output)
+    except OSError as error:
+        raise SystemExit(
+            f"error: --output={output} cannot be written: {error}"
+        ) from error
     print(f"Picture: {output}")
 
 

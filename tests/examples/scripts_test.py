@@ -177,3 +177,10 @@ def test_train_refuses_each_bad_flag(examples):
     for message, expected in zip(messages, bad.values(), strict=True):
         assert expected in message
     assert last == "taken"
+
+
+def test_plot_says_what_is_wrong_with_a_file(run_script, tmp_path):
+    (tmp_path / "runs.jsonl").write_text("{}\n{}\n")
+    done = run_script("plot_training.py", "--runs=runs.jsonl", succeeds=False)
+    assert done.stderr.startswith("error: --runs=runs.jsonl is no list of runs")
+    assert "Traceback" not in done.stderr
