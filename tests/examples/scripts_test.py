@@ -2,6 +2,7 @@
 """Every example runs, from its command line to its last line of output."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -184,3 +185,27 @@ def test_plot_says_what_is_wrong_with_a_file(run_script, tmp_path):
     done = run_script("plot_training.py", "--runs=runs.jsonl", succeeds=False)
     assert done.stderr.startswith("error: --runs=runs.jsonl is no list of runs")
     assert "Traceback" not in done.stderr
+
+
+def test_gradient_error_keeps_to_what_was_asked_for(
+    run_script, data_dir, tmp_path
+):
+    done = run_script(
+        "gradient_error.py",
+        "--model=small_alexnet",
+        "--dataset=scikit_digits",
+        "--optimizer=adam",
+        "--rounding=dither",
+        "--steps=8",
+        "--batches=2",
+        "--output=out/errors.png",
+        f"--data_dir={data_dir}",
+    )
+    last = done.stdout.splitlines()[-2]
+    mean, largest = (
+        float(re.search(f"{name} ([0-9.]+)", last)[1])
+        for name in ("mean", "largest")
+    )
+    # Layers whose input is too small to be compressed have none.
+    assert 0.0005 < mean < largest < 0.03
+    assert (tmp_path / "out" / "errors.png").stat().st_size > 5_000
