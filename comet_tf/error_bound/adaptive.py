@@ -41,8 +41,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     stays at `gradient_error` times the gradient's own scale, the mean absolute
     momentum of the optimizer. Other steps do no extra work.
 
+    That is the error of each activation by itself; independent ones add up by
+    their squares. Nearest rounding adds a systematic error, see
+    `nearest_rescaling`; with dithered rounding there is none.
+    `examples/gradient_error.py` measures what all of them together do.
+
     Iterations are those of the optimizer, or batches where the model has none
-    or its `train_step` uses others; with `steps_per_execution` the whole
+    or its `train_step` uses others. They go on when the model is compiled anew,
+    and the first step then collects. With `steps_per_execution` the whole
     execution around a collection step collects.
 
     Trained again, a model goes on where it was. Another model, or the same one
