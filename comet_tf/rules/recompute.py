@@ -176,7 +176,7 @@ def _try_out(
         return wrapped.call_with([], [], args, kwargs, **overrides)[1]
 
     wrapped.own_gradient = repeatable.why_not(
-        run, inputs, _random_states(layer), layer.variables
+        run, inputs, _random_states(layer), layer
     )
 
 

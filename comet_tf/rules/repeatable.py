@@ -68,7 +68,7 @@ def why_not(
     run: Callable[[Sequence[tf.Tensor]], keras.StatelessScope],
     inputs: Sequence[tf.Tensor],
     generators: Sequence[keras.Variable],
-    own: Sequence[keras.Variable],
+    layer: keras.layers.Layer,
 ) -> str:
     """Says why code must not run again, or not with a gradient of ours.
 
@@ -77,7 +77,7 @@ def why_not(
             returns the scope that knows which variables it has assigned.
         inputs: The tensors it is about to run on.
         generators: States that are set back before it runs again.
-        own: Variables of the layer.
+        layer: The layer whose code it is; it may build parts of itself.
 
     Returns:
         The reason, or an empty string when it may.
@@ -111,7 +111,7 @@ def why_not(
             "when run again (random numbers would do from a "
             "`keras.random.SeedGenerator` of its own)"
         )
-    return _lost_gradient(traced.graph, own)
+    return _lost_gradient(traced.graph, layer.variables)
 
 
 def _lost_gradient(graph: tf.Graph, own: Sequence[keras.Variable]) -> str:
