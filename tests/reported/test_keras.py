@@ -54,13 +54,16 @@ def test_keras_21207_densenet121_under_fit(backbone):
     x = rng.normal(size=(4, 32, 32, 3)).astype("float32")
     y = np.eye(10)[rng.integers(0, 10, 4)]
     losses = []
+    # Adam's first step takes the sign of each gradient, and batch norms of four
+    # images make much of it: a bound of 0.5 % moves the second loss by 6 %.
+    config = comet_tf.CompressionConfig(error_bound=1e-4, min_bytes=0)
     for wrap in (False, True):
         keras.utils.set_random_seed(1)
         model = _classifier(
             backbone(weights=None, input_shape=(32, 32, 3), include_top=False)
         )
         if wrap:
-            comet_tf.wrap_model(model, EVERYTHING)
+            comet_tf.wrap_model(model, config)
         model.compile(
             keras.optimizers.Adam(1e-4),
             "categorical_crossentropy",
@@ -69,7 +72,7 @@ def test_keras_21207_densenet121_under_fit(backbone):
         history = model.fit(x, y, batch_size=4, epochs=2, verbose=0).history
         losses.append(history["loss"])
     assert losses[0][0] == losses[1][0]
-    np.testing.assert_allclose(losses[1][1], losses[0][1], rtol=0.05)
+    np.testing.assert_allclose(losses[1][1], losses[0][1], rtol=0.01)
     report = comet_tf.memory_report(model)
     assert len(report.layers) > 20
 
