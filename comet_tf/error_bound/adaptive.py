@@ -351,11 +351,13 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             return
         iteration, self._collecting = self._collecting, None
         self._wrapped().collect.assign(False)
-        pairs = [
-            pair
+        found = [
+            (pair, pair[0].read_stream_info())
             for pair in self._controls_and_rounding()
-            if pair[0].read_stream_info().written
         ]
+        # What the step left out has nothing new to tell.
+        pairs = [pair for pair, info in found if info.written]
+        infos = [info for _, info in found if info.written]
         if not pairs:
             return
         self._collected = iteration
@@ -363,7 +365,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             [control.name for control, _ in pairs],
             [control.shared_with for control, _ in pairs],
         )
-        infos = [control.read_stream_info() for control, _ in pairs]
         readings = [
             self._collector.read(control, rounding, info)
             for (control, rounding), info in zip(pairs, infos, strict=True)

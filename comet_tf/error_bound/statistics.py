@@ -87,19 +87,18 @@ def record_weight_gradient(
             error = (draw or _drawn_for(control))(layer_input)
         if draw is not None:
             _tell_of_error(control, error, layer_input)
-        mean_square = _mean_square(layer_input)
-        count: Tensor | float = 1.0
+        count = 1.0 if channels is None else channels()
         if channels is None:
+            mean_square = _mean_square(layer_input)
             squares = tf.math.divide_no_nan(
                 _mean_square(gradient(error)), _mean_square(error)
             )
         elif groups > 1:
-            count = channels()
             squares, mean_square = _of_groups(
                 dy, error, layer_input, groups, channel_axis
             )
         else:
-            count = channels()
+            mean_square = _mean_square(layer_input)
             squares = _sum_of_squares(dy)
         control.gradient_stats.assign(
             tf.stack(
