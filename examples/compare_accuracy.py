@@ -66,7 +66,8 @@ flags.DEFINE_list("error_bound", [], "Fixed relative bounds to try.")
 flags.DEFINE_list(
     "activation_bound",
     [],
-    "Limits to try for the inputs of normalizations, swish and the like.",
+    "Fixed relative bounds to try for the inputs of normalizations, swish and "
+    "the like, while those of convolutions and dense layers adapt.",
 )
 flags.DEFINE_list(
     "zeros",

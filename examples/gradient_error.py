@@ -3,7 +3,7 @@
 
 ```
 python examples/gradient_error.py --model=small_resnet18
-python examples/gradient_error.py --model=small_resnet18 --rounding=dither
+python examples/gradient_error.py --model=small_resnet18 --rounding=nearest
 ```
 
 Trains a wrapped model for a while, as `train.py` does, until the last bounds
@@ -50,7 +50,7 @@ flags.DEFINE_enum(
     "optimizer", "sgd", ["sgd", "adam"], "One that keeps a momentum."
 )
 flags.DEFINE_enum(
-    "rounding", "nearest", ["nearest", "dither"], "Rounding of the codec."
+    "rounding", "dither", ["nearest", "dither"], "Rounding of the codec."
 )
 flags.DEFINE_float(
     "gradient_error", 0.01, "What the bounds are chosen for.", lower_bound=1e-9

@@ -80,8 +80,8 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "activation_bound",
     None,
-    "Loosest bound, as a share of the value range, that adapting may give the "
-    "inputs of normalizations, swish and the like.",
+    "A fixed bound, as a share of the value range, for the inputs of "
+    "normalizations, swish and the like. By default it adapts as all do.",
 )
 flags.DEFINE_string("tensorboard_dir", None, "Where to write TensorBoard logs.")
 flags.DEFINE_integer(

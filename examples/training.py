@@ -46,9 +46,9 @@ class Settings:
             aims for, or `None` for the default.
         update_interval: Steps between two adaptations, or `None` for the
             default.
-        activation_bound: Loosest bound, as a share of the value range, that
-            adapting may give the inputs of normalizations, swish and the
-            like, or `None` for the default.
+        activation_bound: A fixed bound, as a share of the value range, for the
+            inputs of normalizations, swish and the like, or `None` to let
+            theirs adapt, too.
         zeros: `"exact"`, or `"rounded"` for the ablation in `ablations`.
     """
 
@@ -190,8 +190,7 @@ def _wrap(
         "log_dir": log_dir and f"{log_dir}/bounds",
     }
     if settings.activation_bound is not None:
-        tightest = min(1e-3, settings.activation_bound)
-        adaptive["activation_limits"] = (tightest, settings.activation_bound)
+        adaptive["activation_limits"] = (settings.activation_bound,) * 2
     return comet_tf.AdaptiveErrorBound(**_given(adaptive))
 
 

@@ -42,9 +42,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     momentum of the optimizer. Other steps do no extra work.
 
     That is the error of each activation by itself; independent ones add up by
-    their squares. Nearest rounding adds a systematic error, see
-    `nearest_rescaling`; with dithered rounding there is none.
-    `examples/gradient_error.py` measures what all of them together do.
+    their squares. `examples/gradient_error.py` measures what all of them
+    together do. Where a model was wrapped with `rounding="nearest"`, there is
+    a systematic error besides, see `nearest_rescaling`.
 
     Iterations are those of the optimizer, or batches where the model has none
     or its `train_step` uses others. They go on when the model is compiled anew,
@@ -65,10 +65,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             Defaults to `10`.
         limits: Pair of floats. Tightest and loosest bound as fractions of the
             activation's value range. Defaults to `(1e-4, 0.25)`.
-        activation_limits: Pair of floats. The same for activations whose error
-            is handed on to earlier layers (inputs of normalisations and of
-            swish, outputs of softmax, ...); with dithered rounding their
-            loosest bound is that of `limits`. Defaults to `(1e-3, 2e-2)`.
+        activation_limits: Pair of floats or None. The same for activations
+            whose error is handed on to earlier layers (inputs of
+            normalisations and of swish, outputs of softmax, ...). Defaults to
+            `None`: from `1e-3` to the loosest of `limits` with dithered
+            rounding, to `2e-2` with nearest rounding.
         nearest_rescaling: Float > 0. With nearest rounding bounds stay where
             its systematic error rescales a gradient by no more than this
             fraction. Defaults to `0.05`.
@@ -110,7 +111,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         update_interval: int = 1000,
         warmup: int = 10,
         limits: tuple[float, float] = (1e-4, 0.25),
-        activation_limits: tuple[float, float] = (1e-3, 2e-2),
+        activation_limits: tuple[float, float] | None = None,
         nearest_rescaling: float = 0.05,
         a: float | None = None,
         log_dir: str | None = None,

@@ -25,6 +25,13 @@ from comet_tf.error_bound.control import (
 # convolutional networks (2.7 to 8.5 %).
 _NEAREST_SHARE_OF_RANGE = 0.02
 
+# Limits of the bounds of activations that hand their error on, as shares of
+# the range. With nearest rounding training was seen to break at 5 %; with
+# dither the error is the noise that the theory assumes at any bound, so the
+# loosest is that of `Settings.limits`.
+_TIGHTEST_OF_ACTIVATIONS = 1e-3
+_NEAREST_OF_ACTIVATIONS = 2e-2
+
 # Bounds stay normal float32 numbers.
 _SMALLEST, _LARGEST = 2.0**-120, 2.0**120
 
@@ -35,7 +42,7 @@ class Settings:
 
     gradient_error: float = 0.01
     limits: tuple[float, float] = (1e-4, 0.25)
-    activation_limits: tuple[float, float] = (1e-3, 2e-2)
+    activation_limits: tuple[float, float] | None = None
     nearest_rescaling: float = 0.05
     a: float | None = None
 
@@ -45,8 +52,18 @@ class Settings:
         if self.a is not None:
             _check_positive("a", self.a)
         for name in ("limits", "activation_limits"):
-            low, high = _pair(name, getattr(self, name))
-            object.__setattr__(self, name, (low, high))
+            value = getattr(self, name)
+            if value is not None or name == "limits":
+                object.__setattr__(self, name, _pair(name, value))
+
+    def limits_of_activations(self, rounding: str) -> tuple[float, float]:
+        """`activation_limits`, or what suits a way of rounding."""
+        if self.activation_limits is not None:
+            return self.activation_limits
+        loosest = self.limits[1]
+        if rounding == "nearest":
+            loosest = min(loosest, _NEAREST_OF_ACTIVATIONS)
+        return min(_TIGHTEST_OF_ACTIVATIONS, loosest), loosest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +219,10 @@ def _decide_activation(
     fraction = reading.info.nonzero_fraction
     if not _usable(reading.range, fraction):
         return Decision(None)
-    low, high = (limit * reading.range for limit in settings.activation_limits)
+    low, high = (
+        limit * reading.range
+        for limit in settings.limits_of_activations(reading.rounding)
+    )
     candidates = []
     predicted = math.nan
     if _usable(stats.noise_gain, stats.signal):
@@ -226,9 +246,6 @@ def _decide_activation(
         # without knowing.
         unknown = min(reading.fraction, DEFAULT_RELATIVE_BOUND)
         return Decision(_clamp(unknown * reading.range, low, high), predicted)
-    if reading.rounding != "nearest":
-        # The error is the noise that the theory assumes at any bound.
-        high = max(high, settings.limits[1] * reading.range)
     return Decision(
         _clamp(min(float(c) for c in candidates), low, high), predicted
     )

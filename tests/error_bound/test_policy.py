@@ -155,6 +155,21 @@ def test_activations_with_nearest_rounding_stay_below_two_percent():
     assert decide([noisy, nearest], SETTINGS)[1].bound == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("rounding", ["nearest", "dither"])
+def test_limits_of_activations_that_are_given_are_kept(rounding):
+    noisy = weight(scale=1e9)
+    loose = activation(scale=1e9, rounding=rounding)
+    given = Settings(activation_limits=(0.03, 0.05))
+    assert decide([noisy, loose], given)[1].bound == pytest.approx(0.5)
+    quiet = weight(scale=1e-9)
+    assert decide([quiet, loose], given)[1].bound == pytest.approx(0.3)
+    # Without them the limits of all bounds hold.
+    for loosest in (0.01, 1e-4):
+        tight = Settings(limits=(1e-5, loosest))
+        decision = decide([noisy, loose], tight)[1]
+        assert decision.bound == pytest.approx(10 * loosest)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -1,43 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures `keras.applications` and writes the table of `docs/models.md`.
+"""Writes the table of `docs/models.md` from what the tests measured.
 
 ```
-python -m tests.models.table                 # what is not measured yet
-python -m tests.models.table ResNet50 VGG16  # only these
+make test-all ARGS="-k test_two_steps_of_fit --junitxml=outputs/models.xml"
+python -m tests.models.table outputs/models.xml
 ```
 
-Each architecture runs in a process of its own, so that what TensorFlow keeps of
-one does not count for the next. Results are added to a file of JSON lines at
-once; architectures that are in it are not run again.
+Several files, of runs with other architectures, make one table.
 """
 
-import dataclasses
 import json
 import pathlib
-import subprocess
 import sys
 from typing import Any
+from xml.etree import ElementTree
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_RESULTS = _ROOT / "outputs" / "applications.jsonl"
-_DOCUMENT = _ROOT / "docs" / "models.md"
+from tests.models import applications
+
+_DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "models.md"
 _BEGIN, _END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 
 
-def _measure(name: str) -> None:
-    """Runs in the child process: adds one line to the results."""
-    from tests.models import applications
-
-    result = applications.compare(name)
-    with _RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(dataclasses.asdict(result)) + "\n")
-
-
-def _results() -> dict[str, dict[str, Any]]:
-    if not _RESULTS.exists():
-        return {}
-    lines = _RESULTS.read_text(encoding="utf-8").splitlines()
-    return {row["name"]: row for row in map(json.loads, lines)}
+def _results(reports: list[str]) -> dict[str, dict[str, Any]]:
+    """The comparisons in test reports; of several the last."""
+    rows = [
+        json.loads(found.attrib["value"])
+        for report in reports
+        for found in ElementTree.parse(report).iter("property")
+        if found.attrib["name"] == applications.PROPERTY
+    ]
+    return {row["name"]: row for row in rows}
 
 
 def _table(results: dict[str, dict[str, Any]]) -> str:
@@ -56,32 +48,20 @@ def _table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(results: dict[str, dict[str, Any]]) -> None:
+def main(reports: list[str]) -> None:
+    """Rewrites the table."""
+    if not reports:
+        raise SystemExit(__doc__)
+    results = _results(reports)
+    missing = [name for name in applications.NAMES if name not in results]
+    if missing:
+        raise SystemExit(f"error: the reports have no {', '.join(missing)}")
     text = _DOCUMENT.read_text(encoding="utf-8")
     before, rest = text.split(_BEGIN)
     _, after = rest.split(_END)
     text = before + _BEGIN + _table(results) + _END + after
     _DOCUMENT.write_text(text, encoding="utf-8")
-
-
-def main(arguments: list[str]) -> None:
-    """Measures what is asked for and rewrites the table after each model."""
-    if arguments[:1] == ["--in-this-process"]:
-        _measure(arguments[1])
-        return
-    from tests.models import applications
-
-    _RESULTS.parent.mkdir(exist_ok=True)
-    for name in arguments or applications.NAMES:
-        if name in _results() and name not in arguments:
-            continue
-        command = [sys.executable, "-m", "tests.models.table"]
-        done = subprocess.run([*command, "--in-this-process", name], cwd=_ROOT)
-        if done.returncode:
-            print(f"{name}: failed", file=sys.stderr)
-            continue
-        _write(_results())
-        print(_results()[name], flush=True)
+    print(f"{len(results)} architectures: {_DOCUMENT.name}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every architecture of `keras.applications` trains in an eighth of memory."""
 
+import dataclasses
 import inspect
+import json
 
 import keras
 import numpy as np
@@ -28,8 +30,11 @@ def test_no_architecture_is_forgotten():
         for name in applications.NAMES
     ],
 )
-def test_two_steps_of_fit(name):
+def test_two_steps_of_fit(name, record_property):
     result = applications.compare(name)
+    record_property(
+        applications.PROPERTY, json.dumps(dataclasses.asdict(result))
+    )
     assert result.wrapped_losses[0] == result.plain_losses[0]
     assert np.isfinite(result.wrapped_losses[1])
     # The gradients of all layers, from exact activations.
