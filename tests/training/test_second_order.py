@@ -10,7 +10,6 @@ from keras import layers
 import comet_tf
 from tests.training.helpers import EVERYTHING, LOSSLESS
 
-PICTURE = (8, 8, 4)
 LAYERS = {
     "relu": layers.ReLU,
     "leaky_relu": lambda: layers.LeakyReLU(0.1),
