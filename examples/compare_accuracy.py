@@ -53,6 +53,12 @@ flags.DEFINE_string("data_dir", None, "Where tfds keeps its data sets.")
 flags.DEFINE_integer("seeds", 5, "Seeds of each setting.", lower_bound=1)
 flags.DEFINE_integer("epochs", 8, "Epochs of a run.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 64, "Images of a step.", lower_bound=1)
+flags.DEFINE_integer(
+    "image_size",
+    None,
+    "Height and width of the images; what suits each data set by default.",
+    lower_bound=8,
+)
 flags.DEFINE_integer("steps_per_epoch", None, "Shorter epochs.", lower_bound=1)
 flags.DEFINE_enum(
     "optimizer",
@@ -149,6 +155,7 @@ def planned() -> list[training.Settings]:
             seed=seed,
             epochs=FLAGS.epochs,
             batch_size=FLAGS.batch_size,
+            image_size=FLAGS.image_size,
             optimizer=FLAGS.optimizer or _OPTIMIZERS.get(model, "sgd"),
             update_interval=(
                 None if variant["method"] == "plain" else FLAGS.update_interval

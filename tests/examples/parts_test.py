@@ -211,6 +211,15 @@ def test_settings_to_compare_are_checked_before_the_first_run(
         load_script("compare_accuracy", argument)
 
 
+def test_all_runs_to_compare_have_the_size_that_was_asked_for(load_script):
+    script = load_script(
+        "compare_accuracy", "--image_size=32", "--batch_size=16"
+    )
+    planned = script.planned()
+    assert {run.method for run in planned} == {"plain", "comet"}
+    assert {(run.image_size, run.batch_size) for run in planned} == {(32, 16)}
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
