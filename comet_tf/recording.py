@@ -13,8 +13,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# What a `GradientTape` itself asks; there is no public name for it.
+# What `GradientTape` and `tf.function` themselves ask; it has no public names.
 from tensorflow.python.eager import record
+from tensorflow.python.ops import control_flow_util
 
 
 def wants_gradient(
@@ -46,6 +47,15 @@ def wants_gradient(
 def is_watched(tensors: Sequence[tf.Tensor]) -> bool:
     """Whether a tape records what is computed from any of some tensors."""
     return record.should_record_backprop(list(tensors))
+
+
+def compiled_by_xla() -> bool:
+    """Whether `tf.function(jit_compile=True)` traces what runs now."""
+    return not tf.executing_eagerly() and (
+        control_flow_util.GraphOrParentsInXlaContext(
+            tf.compat.v1.get_default_graph()
+        )
+    )
 
 
 def _recorded(

@@ -21,7 +21,7 @@ from comet_tf.config import CompressionConfig
 from comet_tf.error_bound.control import BoundControl
 from comet_tf.error_bound.variables import collection_flag
 from comet_tf.ops.library import library
-from comet_tf.recording import wants_gradient
+from comet_tf.recording import compiled_by_xla, wants_gradient
 from comet_tf.selection import choose_layers
 from comet_tf.wrapped_models import Entry, WrappedModel
 
@@ -327,6 +327,13 @@ def _training_call(state: WrappedModel, entry: Entry) -> Callable[..., Any]:
             # Keras only asks for shapes, in a graph that it throws away; so
             # it does when the first step of `fit` builds the model.
             return own_call(*args, **kwargs)
+        if compiled_by_xla():
+            raise ValueError(
+                f"Layer {layer.name!r} is wrapped, and XLA has no kernels for "
+                "the ops that compress its activations. Pass "
+                "`jit_compile=False` to `tf.function` and `model.compile`, or "
+                "call `comet_tf.unwrap_model(model)`."
+            )
         state.note_trace(wrapped.path)
         return rule.apply(wrapped, args, kwargs)
 

@@ -11,11 +11,14 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import comet_tf
 from comet_tf import wrapping
 from tests import zoo
+from tests.training.helpers import EVERYTHING
 
 
 def message_of(error, function, *arguments, **keywords):
@@ -168,3 +171,30 @@ def test_reports_and_bounds_need_a_wrapped_model_that_has_trained():
     comet_tf.wrap_model(model)
     message = message_of(ValueError, comet_tf.memory_report, model)
     assert "steps_per_epoch=1" in message
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_steps_that_xla_compiles(outer):
+    _, model = zoo.pair("conv_stack")
+    comet_tf.wrap_model(model, EVERYTHING)
+    x, _ = zoo.data()
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables[0].value)
+
+    if outer:
+        step = tf.function(step)
+    with pytest.raises(ValueError, match=r"wrapped, and XLA .*jit_compile"):
+        step(tf.constant(x))
+
+
+def test_inference_that_xla_compiles_is_plain():
+    _, model = zoo.pair("conv_stack")
+    x, _ = zoo.data()
+    expected = model(x, training=False)
+    comet_tf.wrap_model(model, EVERYTHING)
+    found = tf.function(model, jit_compile=True)(x, training=False)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
