@@ -119,8 +119,12 @@ _all_among("zeros", ["exact", "rounded"])
 for _flag in ("gradient_error", "error_bound", "activation_bound"):
     _all_positive(_flag)
 
-# Models without normalization need gentler steps.
-_OPTIMIZERS = {"small_alexnet": "adam", "small_vgg16": "adam"}
+# Models without batch normalization need gentler steps.
+_OPTIMIZERS = {
+    "small_alexnet": "adam",
+    "small_vgg16": "adam",
+    "small_vit": "adam",
+}
 
 
 def planned() -> list[training.Settings]:

@@ -69,7 +69,13 @@ class GradientErrors:
     def __init__(self, model: keras.Model, loss: Any) -> None:
         self._model = model
         self._loss = loss
-        self._kernels = [v for v in model.trainable_variables if v.ndim > 1]
+        # An attention's biases have two axes, too, and that of its keys has no
+        # gradient but rounding errors.
+        self._kernels = [
+            v
+            for v in model.trainable_variables
+            if v.ndim > 1 and v.name != "bias"
+        ]
         # A step changes moving statistics, and the seeds of dropout.
         self._state = [(v, v.numpy()) for v in model.non_trainable_variables]
 

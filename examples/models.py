@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CNNs that the examples train.
+"""The models that the examples train.
 
 Full-size architectures come from `keras.applications` where it has them. The
 `small_*` versions have fewer and narrower layers of the same kinds, so that
@@ -252,6 +252,31 @@ def _small_efficientnet(image_size: int, classes: int) -> keras.Model:
     )
 
 
+def _encoder_block(x: keras.KerasTensor, heads: int) -> keras.KerasTensor:
+    """A transformer block that normalizes before attention and MLP."""
+    width = x.shape[-1]
+    y = layers.LayerNormalization()(x)
+    y = layers.MultiHeadAttention(heads, width // heads)(y, y)
+    x = layers.Add()([x, y])
+    y = layers.LayerNormalization()(x)
+    y = layers.Dense(4 * width, activation="gelu")(y)
+    return layers.Add()([x, layers.Dense(width)(y)])
+
+
+def _small_vit(image_size: int, classes: int) -> keras.Model:
+    width, patch, depth, heads = 64, 4, 6, 4
+    inputs = _image_input(image_size)
+    x = layers.Conv2D(width, patch, patch)(inputs)
+    patches = (image_size // patch) ** 2
+    x = layers.Reshape((patches, width))(x)
+    x = x + layers.Embedding(patches, width)(keras.ops.arange(patches))
+    for _ in range(depth):
+        x = _encoder_block(x, heads)
+    x = layers.LayerNormalization()(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    return keras.Model(inputs, layers.Dense(classes)(x), name="small_vit")
+
+
 _BUILDERS: dict[str, Builder] = {
     "small_resnet": _residual(
         "small_resnet", _basic_block, ((16, 2), (32, 2), (64, 2))
@@ -275,6 +300,7 @@ _BUILDERS: dict[str, Builder] = {
         "small_resnet50", _bottleneck_block, ((8, 2), (16, 3), (32, 2))
     ),
     "small_efficientnetb0": _small_efficientnet,
+    "small_vit": _small_vit,
 }
 
 _SMALLEST_IMAGE = {

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The architectures of `keras.applications`, at the size they are tested at.
 
+```
+python -m tests.models.applications MobileNet    # prints what it measured
+```
+
 At 96 pixels and two images many activations are smaller than what
 `CompressionConfig` compresses by default, so that limit is lowered with the
 image: what is compressed here is what is compressed at 224 pixels.
@@ -8,12 +12,18 @@ image: what is compressed here is what is compressed at 224 pixels.
 
 import dataclasses
 import inspect
+import json
+import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
 
 import comet_tf
 from tests.models import measure
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CLASSES = 5
 BATCH_SIZE = 2
@@ -96,6 +106,11 @@ class Comparison:
         plain_bytes: Integer. Activations kept by the plain step's graph.
         wrapped_bytes: Integer. What is kept in their place.
         uncovered: List of strings. Large activations kept as they are.
+        lossless_losses: List of floats. Losses of two steps from which only
+            the compression's error is missing. With two images and random
+            weights, an architecture with batch norms may go anywhere on its
+            second step when gradients are off by a little; without that
+            error, its second loss tells whether the gradients are right.
     """
 
     name: str
@@ -104,14 +119,29 @@ class Comparison:
     plain_bytes: int
     wrapped_bytes: int
     uncovered: list[str]
+    lossless_losses: list[float]
 
 
 def compare(name: str) -> Comparison:
-    """Trains an architecture plain and wrapped."""
+    """Trains an architecture plain and wrapped, in a process of its own.
+
+    Keras keeps the weights and the momentum of every model that was trained as
+    long as the process lives; all architectures together have more than most
+    machines have memory.
+    """
+    command = [sys.executable, "-m", "tests.models.applications", name]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command} failed:\n{done.stderr}")
+    return Comparison(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _compare(name: str) -> Comparison:
     x, y = data(name)
     plain = measure.train(build(name), x, y)
     model = comet_tf.wrap_model(build(name), CONFIG)
     wrapped = measure.train(model, x, y)
+    lossless = comet_tf.wrap_model(build(name), LOSSLESS)
     return Comparison(
         name,
         plain.losses,
@@ -119,16 +149,9 @@ def compare(name: str) -> Comparison:
         plain.plain_bytes,
         measure.saved_bytes(model),
         [f"{row.layer or row.tensor}" for row in measure.uncovered(model)],
+        measure.train(lossless, x, y).losses,
     )
 
 
-def lossless_losses(name: str) -> list[float]:
-    """Losses of two steps from which only the compression's error is missing.
-
-    With two images and random weights, an architecture with batch norms may
-    go anywhere on its second step when gradients are off by a little; without
-    that error, its second loss tells whether the gradients are right.
-    """
-    x, y = data(name)
-    model = comet_tf.wrap_model(build(name), LOSSLESS)
-    return measure.train(model, x, y).losses
+if __name__ == "__main__":
+    print(json.dumps(dataclasses.asdict(_compare(sys.argv[1]))))
