@@ -46,11 +46,12 @@ $(LIBRARY): $(INSTALLED) $(NATIVE_SOURCES) setup.py tools/native_build.py
 train: build  ## Train the example model plain and wrapped (ARGS="--model=...")
 	$(BIN)/python examples/train.py $(ARGS)
 
+# Slow tests lie side by side, so idle workers steal from the others.
 test: build  ## Run the tests
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 test-all: build  ## Run all tests, the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-cpp:  ## Run the codec's own C++ tests
 	tests/cpp/run.sh
