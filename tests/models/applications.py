@@ -2,7 +2,7 @@
 """The architectures of `keras.applications`, at the size they are tested at.
 
 ```
-python -m tests.models.applications MobileNet    # prints what it measured
+python -m tests.models.applications wrapped MobileNet    # or plain, lossless
 ```
 
 At 96 pixels and two images many activations are smaller than what
@@ -16,6 +16,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import keras
 import numpy as np
@@ -123,35 +124,51 @@ class Comparison:
 
 
 def compare(name: str) -> Comparison:
-    """Trains an architecture plain and wrapped, in a process of its own.
+    """Trains an architecture plain, wrapped and lossless.
 
-    Keras keeps the weights and the momentum of every model that was trained as
-    long as the process lives; all architectures together have more than most
-    machines have memory.
+    Each in a process of its own: Keras keeps the weights and the momentum of
+    every model that was trained as long as the process lives, and all of them
+    together need more memory than most machines have.
     """
-    command = [sys.executable, "-m", "tests.models.applications", name]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{command} failed:\n{done.stderr}")
-    return Comparison(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def _compare(name: str) -> Comparison:
-    x, y = data(name)
-    plain = measure.train(build(name), x, y)
-    model = comet_tf.wrap_model(build(name), CONFIG)
-    wrapped = measure.train(model, x, y)
-    lossless = comet_tf.wrap_model(build(name), LOSSLESS)
+    plain, wrapped, lossless = (
+        _in_a_process(how, name) for how in ("plain", "wrapped", "lossless")
+    )
     return Comparison(
         name,
-        plain.losses,
-        wrapped.losses,
-        plain.plain_bytes,
-        measure.saved_bytes(model),
-        [f"{row.layer or row.tensor}" for row in measure.uncovered(model)],
-        measure.train(lossless, x, y).losses,
+        plain["losses"],
+        wrapped["losses"],
+        plain["bytes"],
+        wrapped["bytes"],
+        wrapped["uncovered"],
+        lossless["losses"],
     )
 
 
+def _in_a_process(how: str, name: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.models.applications", how, name]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(
+            f"{command} ended with {done.returncode}:\n{done.stderr}"
+        )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _measure(how: str, name: str) -> dict[str, Any]:
+    model = build(name)
+    if how != "plain":
+        comet_tf.wrap_model(model, CONFIG if how == "wrapped" else LOSSLESS)
+    trained = measure.train(model, *data(name))
+    if how == "plain":
+        return {"losses": trained.losses, "bytes": trained.plain_bytes}
+    return {
+        "losses": trained.losses,
+        "bytes": measure.saved_bytes(model),
+        "uncovered": [
+            f"{row.layer or row.tensor}" for row in measure.uncovered(model)
+        ],
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps(dataclasses.asdict(_compare(sys.argv[1]))))
+    print(json.dumps(_measure(*sys.argv[1:])))
