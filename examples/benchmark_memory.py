@@ -61,7 +61,12 @@ flags.DEFINE_float(
     "error_bound", None, "Error bound; the package's default when not given."
 )
 flags.DEFINE_enum("mode", "relative", ["relative", "absolute"], "Of the bound.")
-flags.DEFINE_enum("rounding", None, ["nearest", "dither"], "Of the codec.")
+flags.DEFINE_multi_enum(
+    "rounding",
+    None,
+    ["nearest", "dither"],
+    "Of the codec; given twice, both take turns with plain training.",
+)
 flags.DEFINE_bool(
     "adaptive",
     True,
@@ -105,7 +110,7 @@ def photographs(count: int, image_size: int, seed: int) -> np.ndarray:
 class Trainee:
     """A compiled model with its measurements, trained a few steps a time."""
 
-    def __init__(self, name: str, wrapped: bool) -> None:
+    def __init__(self, name: str, wrapped: bool, rounding: str | None) -> None:
         # What earlier models hold is not this one's.
         gc.collect()
         self._foreign_bytes = comet_tf.memory.current_bytes()
@@ -114,7 +119,7 @@ class Trainee:
         self.measurement = measure.StepMeasurement()
         self._callbacks: list[keras.callbacks.Callback] = [self.measurement]
         if wrapped:
-            self._wrap()
+            self._wrap(rounding)
         self.model.compile(
             keras.optimizers.SGD(0.01, momentum=0.9),
             self.measurement.probe(
@@ -122,12 +127,12 @@ class Trainee:
             ),
         )
 
-    def _wrap(self) -> None:
+    def _wrap(self, rounding: str | None) -> None:
         settings: dict[str, Any] = {"codec": FLAGS.codec, "mode": FLAGS.mode}
         if FLAGS.error_bound is not None:
             settings["error_bound"] = FLAGS.error_bound
-        if FLAGS.rounding is not None:
-            settings["rounding"] = FLAGS.rounding
+        if rounding is not None:
+            settings["rounding"] = rounding
         comet_tf.wrap_model(
             self.model, config=comet_tf.CompressionConfig(**settings)
         )
@@ -155,6 +160,19 @@ def batches(images: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((images, labels)).repeat()
 
 
+def methods() -> dict[str, str | None]:
+    """Returns the methods that the flags ask for, each with its rounding."""
+    found: dict[str, str | None] = {}
+    if FLAGS.method != "comet":
+        found["plain"] = None
+    if FLAGS.method != "plain":
+        roundings = dict.fromkeys(FLAGS.rounding or [None])
+        for rounding in roundings:
+            name = f"comet, {rounding}" if len(roundings) > 1 else "comet"
+            found[name] = rounding
+    return found
+
+
 def run() -> dict[str, Any]:
     """Measures what the flags ask for.
 
@@ -162,7 +180,6 @@ def run() -> dict[str, Any]:
         A dictionary that JSON can hold: the setting and, by method, the
         figures.
     """
-    methods = ["plain", "comet"] if FLAGS.method == "both" else [FLAGS.method]
     images = photographs(FLAGS.batch_size, FLAGS.image_size, FLAGS.seed)
     labels = np.arange(FLAGS.batch_size) % FLAGS.classes
     small = FLAGS.small_batch_size
@@ -171,8 +188,8 @@ def run() -> dict[str, Any]:
 
     results: dict[str, Any] = {}
     trainees = {}
-    for method in methods:
-        trainee = Trainee(FLAGS.model, wrapped=method == "comet")
+    for method, rounding in methods().items():
+        trainee = Trainee(FLAGS.model, method != "plain", rounding)
         trainees[method] = trainee
         at_small = trainee.fit(small_data, FLAGS.warmup_steps)
         # The first of these traces; the second is as all later ones.
@@ -191,8 +208,11 @@ def run() -> dict[str, Any]:
             trainee.measurement.seconds
         )
         results[method]["all_seconds"] = trainee.measurement.seconds
-    if FLAGS.report and "comet" in trainees:
-        print(comet_tf.memory_report(trainees["comet"].model))
+    if FLAGS.report:
+        for method, trainee in trainees.items():
+            if method != "plain":
+                print(f"\n{method}:")
+                print(comet_tf.memory_report(trainee.model))
     if FLAGS.timeline:
         for method, trainee in trainees.items():
             with timelines.recorded() as timeline:
@@ -210,7 +230,9 @@ def run() -> dict[str, Any]:
 def text(report: dict[str, Any]) -> str:
     """Formats what `run` returns as a table."""
     results = report["results"]
-    rows = [["", *results]]
+    others = [method for method in results if method != "plain"]
+    compared = others if "plain" in results else []
+    rows = [["", *results, *(f"{method} : plain" for method in compared)]]
     lines = {
         "saved_bytes_per_image": ("saved activations per image", 1e6, "MB"),
         "peak_bytes": ("peak of a training step", 1e6, "MB"),
@@ -219,15 +241,11 @@ def text(report: dict[str, Any]) -> str:
     for key, (label, unit, suffix) in lines.items():
         values = [result[key] / unit for result in results.values()]
         rows.append([label] + [f"{value:,.2f} {suffix}" for value in values])
-        if len(values) == 2:
-            ratio = (
-                f"{values[1] / values[0]:.2f} x"
-                if suffix == "s"
-                else f"1 / {values[0] / values[1]:.2f}"
+        for method in compared:
+            ratio = results[method][key] / results["plain"][key]
+            rows[-1].append(
+                f"{ratio:.2f} x" if suffix == "s" else f"1 / {1 / ratio:.2f}"
             )
-            rows[-1].append(ratio)
-    if len(results) == 2:
-        rows[0].append("comet : plain")
     heading = (
         f"{report['model']}, batch {report['batch_size']}, "
         f"{report['image_size']}x{report['image_size']}, SGD with momentum, "

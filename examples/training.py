@@ -170,18 +170,17 @@ def _wrap(
     model: keras.Model, settings: Settings, log_dir: str | None
 ) -> comet_tf.AdaptiveErrorBound | None:
     """Wraps the model; returns the callback that adapts its bounds."""
-    codec: Any = settings.codec
-    if settings.zeros == "rounded":
-        codec = ablations.RoundedZerosCodec(settings.rounding or "nearest")
     choices = {
-        "codec": codec,
+        "codec": settings.codec,
         "mode": settings.mode,
         "error_bound": settings.error_bound,
         "rounding": settings.rounding,
     }
-    comet_tf.wrap_model(
-        model, config=comet_tf.CompressionConfig(**_given(choices))
-    )
+    config = comet_tf.CompressionConfig(**_given(choices))
+    if settings.zeros == "rounded":
+        codec = ablations.RoundedZerosCodec(config.rounding)
+        config = dataclasses.replace(config, codec=codec)
+    comet_tf.wrap_model(model, config=config)
     if settings.codec == "lossless" or settings.error_bound is not None:
         return None
     adaptive: dict[str, Any] = {

@@ -51,10 +51,10 @@ class Settings:
         _check_positive("nearest_rescaling", self.nearest_rescaling)
         if self.a is not None:
             _check_positive("a", self.a)
-        for name in ("limits", "activation_limits"):
-            value = getattr(self, name)
-            if value is not None or name == "limits":
-                object.__setattr__(self, name, _pair(name, value))
+        object.__setattr__(self, "limits", _pair("limits", self.limits))
+        if self.activation_limits is not None:
+            pair = _pair("activation_limits", self.activation_limits)
+            object.__setattr__(self, "activation_limits", pair)
 
     def limits_of_activations(self, rounding: str) -> tuple[float, float]:
         """`activation_limits`, or what suits a way of rounding."""

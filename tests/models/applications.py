@@ -159,10 +159,13 @@ def _measure(how: str, name: str) -> dict[str, Any]:
     if how != "plain":
         comet_tf.wrap_model(model, CONFIG if how == "wrapped" else LOSSLESS)
     trained = measure.train(model, *data(name))
+    measured: dict[str, Any] = {"losses": trained.losses}
     if how == "plain":
-        return {"losses": trained.losses, "bytes": trained.plain_bytes}
+        return {**measured, "bytes": trained.plain_bytes}
+    if how == "lossless":
+        return measured
     return {
-        "losses": trained.losses,
+        **measured,
         "bytes": measure.saved_bytes(model),
         "uncovered": [
             f"{row.layer or row.tensor}" for row in measure.uncovered(model)
