@@ -19,6 +19,8 @@ def test_train_compares_both_methods_and_plot_draws_them(
     done = run_script(
         "train.py",
         *TINY,
+        # With fewer images weights and the working set of a layer are most.
+        "--batch_size=32",
         f"--data_dir={data_dir}",
         "--json=run.json",
         "--tensorboard_dir=logs",

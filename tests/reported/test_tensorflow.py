@@ -48,8 +48,8 @@ def smooth_pictures(count, size=64):
     return x, rng.integers(0, 4, count)
 
 
-def densenet(size=64):
-    backbone = small_densenet(input_shape=(size, size, 3))
+def densenet(size=64, blocks=(3, 3)):
+    backbone = small_densenet(input_shape=(size, size, 3), blocks=blocks)
     x = layers.GlobalAveragePooling2D()(backbone.output)
     return keras.Model(backbone.input, layers.Dense(4, activation="softmax")(x))
 
@@ -85,14 +85,15 @@ def test_tensorflow_36981_no_gradient_is_none(graph):
 
 def test_tensorflow_36981_and_57205_memory_falls_and_the_user_sees_it():
     """`recompute_grad` around DenseNet's blocks saved no memory at all. The
-    peak of a `fit` step of a wrapped one falls to a third.
+    peak of a `fit` step of a wrapped one falls to less than a third; what is
+    left is mostly what one convolution's gradient works in.
 
     And nobody could tell whether `recompute_grad` saved memory,
     or with which tool to look. The report says what is kept, and what plain
     would keep."""
-    plain = peak_of_fit(densenet())
-    model = comet_tf.wrap_model(densenet())
-    assert peak_of_fit(model) < plain / 3
+    plain = peak_of_fit(densenet(blocks=(6, 3)))
+    model = comet_tf.wrap_model(densenet(blocks=(6, 3)))
+    assert peak_of_fit(model) < plain / 3.3
     report = comet_tf.memory_report(model)
     assert report.saved_bytes < report.plain_bytes / 4
     text = str(report)
