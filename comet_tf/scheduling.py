@@ -137,7 +137,13 @@ def _scheduled(
         # The graph prunes what either call does not use.
         _, of_parameters = backward.gradients(dys, restored, parameters)
         done = _of_kernels(of_parameters)
-        done += _observed(backward, dys, restored)
+        # Statistics compute further kernel gradients, and each needs room of
+        # its own: more than the activation, where a convolution unfolds it.
+        done += _observed(
+            backward,
+            [after(dy, done) for dy in dys],
+            [after(values, done) for values in restored],
+        )
         turn.end(done)
         later = [after(dy, done) for dy in dys]
         of_inputs, _ = backward.gradients(later, restored, parameters)

@@ -61,7 +61,7 @@ def train(model, batch_size=16):
     before = comet_tf.memory.current_bytes("CPU:0")
     comet_tf.memory.reset_peak("CPU:0")
     probe.alive.assign(tf.int64.max)
-    model.fit(x, y, batch_size=batch_size, epochs=8, verbose=0)
+    model.fit(x, y, batch_size=batch_size, epochs=4, verbose=0)
     peak = comet_tf.memory.peak_bytes("CPU:0") - before
     return int(probe.alive.numpy()) - before, peak
 
@@ -105,17 +105,19 @@ def test_steps_that_collect_statistics_need_little_more(kind):
             "sparse_categorical_crossentropy",
         )
         rng = np.random.default_rng(0)
-        x = rng.normal(size=(4 * 11, 16, 16, 3)).astype("float32")
+        # In smaller batches a convolution's working set, which TensorFlow
+        # chooses by the processor's cache, is most of the peak.
+        x = rng.normal(size=(8 * 5, 16, 16, 3)).astype("float32")
         x = x.repeat(4, axis=1).repeat(4, axis=2)
         y = rng.integers(0, 4, len(x))
-        model.fit(x, y, batch_size=4, verbose=0, callbacks=[noted, *callbacks])
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[noted, *callbacks])
         return np.array(noted.peaks)
 
     plain = peaks(deep_model(kind))
-    bounds = comet_tf.AdaptiveErrorBound()
+    bounds = comet_tf.AdaptiveErrorBound(update_interval=4)
     wrapped = peaks(comet_tf.wrap_model(deep_model(kind)), bounds)
     collected = [record["iteration"] for record in bounds.history]
-    assert collected == [1, 10]
+    assert collected == [1, 4]
     others = np.delete(wrapped, np.subtract(collected, 1))
     assert wrapped.max() < 0.6 * np.median(plain)
     assert wrapped.max() < 1.5 * np.median(others)

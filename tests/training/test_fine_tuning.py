@@ -177,7 +177,7 @@ def test_memory_falls_and_the_report_tells(recipe):
     x, y = pictures(16, 64, CLASSES)
     peaks, reports = [], []
     for config in (None, comet_tf.CompressionConfig(error_bound=0.02)):
-        model = make(recipe, config, width=32, blocks=4, size=64)
+        model = make(recipe, config, width=32, blocks=6, size=64)
         model.compile("sgd", "sparse_categorical_crossentropy")
         model.fit(x, y, batch_size=16, verbose=0)
         gc.collect()
@@ -189,8 +189,8 @@ def test_memory_falls_and_the_report_tells(recipe):
             reports.append(comet_tf.memory_report(model))
     assert peaks[1] < 0.5 * peaks[0]
     activation = 16 * 64 * 64 * 32 * 4
-    assert reports[0].saved_bytes < activation
-    assert reports[0].plain_bytes > 4 * activation
+    assert reports[0].plain_bytes > 12 * activation
+    assert reports[0].saved_bytes < reports[0].plain_bytes / 10
 
 
 @pytest.mark.parametrize("recorded", [True, False])
