@@ -80,6 +80,10 @@ def train(
     """Trains on one batch, `steps` times, with `fit`."""
     mark = ForwardEnd(loss)
     model.compile(keras.optimizers.SGD(learning_rate, momentum=0.9), mark)
+    if model.built:
+        # Otherwise the step makes the optimizer's variables, and is traced
+        # twice: most of the time that the training of a large model takes.
+        model.optimizer.build(model.trainable_variables)
     batch = len(keras.tree.flatten(x)[0])
     history = model.fit(
         tf.data.Dataset.from_tensors((x, y)),
