@@ -95,7 +95,9 @@ class Peaks(keras.callbacks.Callback):
         self.peaks.append(comet_tf.memory.peak_bytes("CPU:0") - self.before)
 
 
-@pytest.mark.parametrize("kind", ["vgg", "resnet", "swish"])
+@pytest.mark.parametrize(
+    "kind", ["vgg", "resnet", pytest.param("swish", marks=pytest.mark.slow)]
+)
 def test_steps_that_collect_statistics_need_little_more(kind):
     # A model that fits on all steps but these does not train at all.
     def peaks(model, *callbacks):

@@ -69,9 +69,13 @@ def test_train_uses_the_given_bound(run_script, data_dir, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--batch_size=0", "positive"),
+        pytest.param("--batch_size=0", "positive", marks=pytest.mark.slow),
         ("--dataset=no_such_data", "tfds knows no data set 'no_such_data'"),
-        ("--model=vgg16", "needs images of at least 32x32"),
+        pytest.param(
+            "--model=vgg16",
+            "needs images of at least 32x32",
+            marks=pytest.mark.slow,
+        ),
         ("--json=/dev/null/run.json", "nothing can be written to --json="),
     ],
 )
@@ -118,6 +122,7 @@ def test_benchmark_memory_prints_ratios_and_the_peak(run_script, tmp_path):
         assert comet["peak_bytes"] < plain["peak_bytes"] / 1.5
 
 
+@pytest.mark.slow
 def test_benchmark_memory_refuses_batch_sizes_without_difference(run_script):
     done = run_script(
         "benchmark_memory.py",
