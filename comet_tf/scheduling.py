@@ -30,7 +30,7 @@ from comet_tf.traces import Trace, graph_trace
 Tensors = Sequence[tf.Tensor]
 Gradients = list[tf.Tensor | None]
 GradientsOf = Callable[[Tensors, Tensors, Tensors], tuple[Gradients, Gradients]]
-Observer = Callable[[Tensors, Tensors], Tensors]
+Observer = Callable[[Tensors, Tensors, Gradients | None], Tensors]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,10 @@ class Backward:
         linear: Boolean. Whether the layer is linear in its inputs: then the
             input gradients do not read the restored values, and are computed
             after those are freed.
-        observe: Optional function `(dys, restored) -> tensors` that records
-            statistics. It runs before the gradient moves on.
+        observe: Optional function `(dys, restored, parameter gradients) ->
+            tensors` that records statistics; it is given `None` where the
+            parameter gradients are not there yet. It runs before the gradient
+            moves on.
     """
 
     saved: Sequence[SavedTensor]
@@ -137,12 +139,13 @@ def _scheduled(
         # The graph prunes what either call does not use.
         _, of_parameters = backward.gradients(dys, restored, parameters)
         done = _of_kernels(of_parameters)
-        # Statistics compute further kernel gradients, and each needs room of
-        # its own: more than the activation, where a convolution unfolds it.
+        # Statistics compute another kernel gradient, which needs room of its
+        # own: more than the activation, where a convolution unfolds it.
         done += _observed(
             backward,
             [after(dy, done) for dy in dys],
             [after(values, done) for values in restored],
+            of_parameters,
         )
         turn.end(done)
         later = [after(dy, done) for dy in dys]
@@ -150,7 +153,7 @@ def _scheduled(
         return of_inputs, of_parameters
     # Statistics first: while they hold on to a tensor, no gradient can be
     # computed in its place.
-    observed = _observed(backward, dys, restored)
+    observed = _observed(backward, dys, restored, None)
     dys = [after(dy, observed) for dy in dys]
     restored = [after(values, observed) for values in restored]
     of_inputs, of_parameters = backward.gradients(dys, restored, parameters)
@@ -199,11 +202,14 @@ class _Turn:
 
 
 def _observed(
-    backward: Backward, dys: Tensors, restored: Tensors
+    backward: Backward,
+    dys: Tensors,
+    restored: Tensors,
+    of_parameters: Gradients | None,
 ) -> list[tf.Tensor]:
     if backward.observe is None:
         return []
-    return list(backward.observe(dys, restored))
+    return list(backward.observe(dys, restored, of_parameters))
 
 
 def _with_eager_gradient(

@@ -5,8 +5,8 @@ A layer calls the functions here in its backward pass; nothing of them runs on
 other steps. Each returns a tensor that is there once the statistics no longer
 need theirs, for whoever wants to release those.
 
-- `record_weight_gradient` and `measure_weight_error` for layers whose stored
-  input reaches the gradient of their own weights;
+- `record_weight_gradient` for layers whose stored input reaches the gradient
+  of their own weights;
 - `probe_noise` for layers that hand the error of what they stored on. It
   measures what can be derived for each kind of layer (its tests do), and
   works for any.
@@ -51,27 +51,34 @@ _TINY = 1e-30
 def record_weight_gradient(
     control: BoundControl,
     dy: Tensor,
+    layer_input: Tensor,
+    exact: Callable[[], Tensor],
     gradient: Callable[[Tensor], Tensor],
     channels: Callable[[], Tensor | float] | None,
-    layer_input: Tensor,
     draw: DrawError | None = None,
     groups: int = 1,
     channel_axis: int = -1,
 ) -> Tensor:
     """Records `WeightStats`, and what errors a derived input has.
 
+    The standard deviation of the weight gradient's error is measured, too: that
+    gradient is linear in the layer's input, so the gradient computed from an
+    error alone is the error of the gradient. It costs one more of them.
+
     Args:
         control: The control of the stored input.
         dy: Gradient of the loss with respect to the layer's output.
-        gradient: Makes the gradient with respect to the layer's kernels from
-            its input; called on collection steps only.
+        layer_input: The restored input.
+        exact: Makes the gradient with respect to the layer's kernels; called
+            on collection steps only.
+        gradient: Makes the same from another tensor in the input's place;
+            called on collection steps only.
         channels: Makes the number of output channels, over the share of the
             output positions at which a kernel element reads an input (all
             but those where a window hangs over the border); called on
             collection steps only. `None` for a layer of several kernels, one
             behind the other, which no formula holds for: what an error that
             is drawn does is then the sum of squares, of one channel.
-        layer_input: The restored input.
         draw: Draws an error of an input that is derived from another stream;
             `None` where it is stored itself.
         groups: Groups of channels that do not meet: `groups` of a
@@ -83,16 +90,16 @@ def record_weight_gradient(
     """
 
     def write() -> Tensor:
-        if draw is not None or groups > 1 or channels is None:
-            error = (draw or _drawn_for(control))(layer_input)
+        mean_abs = _mean_abs(exact())
+        error = (draw or _drawn_for(control))(layer_input)
         if draw is not None:
             _tell_of_error(control, error, layer_input)
+        of_error = _mean_square(gradient(error))
+        control.measured_error.assign(tf.sqrt(of_error))
         count = 1.0 if channels is None else channels()
         if channels is None:
             mean_square = _mean_square(layer_input)
-            squares = tf.math.divide_no_nan(
-                _mean_square(gradient(error)), _mean_square(error)
-            )
+            squares = tf.math.divide_no_nan(of_error, _mean_square(error))
         elif groups > 1:
             squares, mean_square = _of_groups(
                 dy, error, layer_input, groups, channel_axis
@@ -102,12 +109,7 @@ def record_weight_gradient(
             squares = _sum_of_squares(dy)
         control.gradient_stats.assign(
             tf.stack(
-                [
-                    squares,
-                    tf.cast(count, tf.float32),
-                    _mean_abs(gradient(layer_input)),
-                    mean_square,
-                ]
+                [squares, tf.cast(count, tf.float32), mean_abs, mean_square]
             )
         )
         return tf.constant(True)
@@ -163,38 +165,6 @@ def _tell_of_error(control: BoundControl, error: Tensor, x: Tensor) -> None:
     bound = tf.sqrt(3.0 * tf.math.divide_no_nan(variance, nonzero))
     info = control.stream_info.read_value()
     control.stream_info.assign(tf.stack([info[0], info[1], nonzero, bound]))
-
-
-def measure_weight_error(
-    control: BoundControl,
-    restored: Tensor,
-    weight_gradient_of: Callable[[Tensor], Tensor],
-    draw: DrawError | None = None,
-) -> Tensor:
-    """Measures the standard deviation of a weight gradient's error.
-
-    The weight gradient of a convolution or dense layer is linear in the
-    layer's input, so the gradient computed from an error alone is the error of
-    the gradient. It costs one more weight gradient.
-
-    Args:
-        control: The control of the stored input.
-        restored: The restored input.
-        weight_gradient_of: The layer's weight gradient as a function of its
-            input.
-        draw: As in `record_weight_gradient`.
-
-    Returns:
-        A tensor to wait for.
-    """
-
-    def write() -> Tensor:
-        error = (draw or _drawn_for(control))(restored)
-        gradient = weight_gradient_of(error)
-        control.measured_error.assign(tf.sqrt(_mean_square(gradient)))
-        return tf.constant(True)
-
-    return tf.cond(control.collect, write, lambda: tf.constant(False))
 
 
 def probe_noise(

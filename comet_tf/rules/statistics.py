@@ -14,7 +14,7 @@ from comet_tf.error_bound.control import BoundControl
 from comet_tf.rules.base import WrappedLayer
 from comet_tf.rules.windows import share_of_positions
 from comet_tf.saved_tensors import SavedTensor
-from comet_tf.scheduling import GradientsOf, Observer, Tensors, after
+from comet_tf.scheduling import Gradients, GradientsOf, Observer, Tensors
 
 _CONVOLUTIONS = (
     keras.layers.Conv1D,
@@ -54,21 +54,27 @@ def weight_gradient(
     if control is None or not wrapped.observed:
         return None
 
-    def observe(dys: Tensors, restored: Tensors) -> Tensors:
-        def kernel_gradient(x: tf.Tensor) -> tf.Tensor:
-            _, of_parameters = gradients(dys, [x], parameters)
-            return tf.concat(
-                [
-                    tf.reshape(tf.cast(gradient, tf.float32), [-1])
-                    for gradient, use in zip(
-                        of_parameters, is_kernel, strict=True
-                    )
-                    if use and gradient is not None
-                ],
-                axis=0,
-            )
+    def kernels_of(of_parameters: Gradients) -> tf.Tensor:
+        return tf.concat(
+            [
+                tf.reshape(tf.cast(gradient, tf.float32), [-1])
+                for gradient, use in zip(of_parameters, is_kernel, strict=True)
+                if use and gradient is not None
+            ],
+            axis=0,
+        )
 
-        draw = _draw(saved)
+    def observe(
+        dys: Tensors, restored: Tensors, of_parameters: Gradients | None
+    ) -> Tensors:
+        def gradient(x: tf.Tensor) -> tf.Tensor:
+            return kernels_of(gradients(dys, [x], parameters)[1])
+
+        def exact() -> tf.Tensor:
+            if of_parameters is None:
+                return gradient(restored[0])
+            return kernels_of(of_parameters)
+
         channels = None
         if not _of_two_kernels(wrapped.layer):
             channels = functools.partial(
@@ -77,19 +83,15 @@ def weight_gradient(
         recorded = statistics.record_weight_gradient(
             control,
             dys[0],
-            kernel_gradient,
-            channels,
             restored[0],
-            draw,
+            exact,
+            gradient,
+            channels,
+            _draw(saved),
             _groups(wrapped.layer, restored[0]),
             _channel_axis(wrapped.layer),
         )
-        # One after the other: each needs room of its own.
-        values = after(restored[0], [recorded])
-        measured = statistics.measure_weight_error(
-            control, values, kernel_gradient, draw
-        )
-        return [recorded, measured]
+        return [recorded]
 
     return observe
 
@@ -156,7 +158,10 @@ def passed_on(
     if not wrapped.observed or not any(controls):
         return None
 
-    def observe(dys: Tensors, restored: Tensors) -> Tensors:
+    def observe(
+        dys: Tensors, restored: Tensors, of_parameters: Gradients | None
+    ) -> Tensors:
+        del of_parameters
         return [
             statistics.probe_noise(
                 control,

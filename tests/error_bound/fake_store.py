@@ -62,12 +62,12 @@ class StoredDense(keras.layers.Dense):
 
                 tf.cond(control.collect, count, lambda: 0)
                 statistics.record_weight_gradient(
-                    control, dy, lambda _: gradient, lambda: self.units, x
-                )
-                statistics.measure_weight_error(
                     control,
+                    dy,
                     x,
-                    lambda error: tf.matmul(error, dy, transpose_a=True),
+                    exact=lambda: gradient,
+                    gradient=lambda x: tf.matmul(x, dy, transpose_a=True),
+                    channels=lambda: self.units,
                 )
                 return tf.matmul(dy, kernel, transpose_b=True), gradient
 

@@ -173,11 +173,19 @@ def probe(stored, gradients_of):
 
 def report(layer, x, dy):
     control = collecting(WEIGHT_GRADIENT)
-    gradient = weight_gradient(layer, x, dy)
-    statistics.record_weight_gradient(
-        control, dy, lambda _: gradient, lambda: dy.shape[-1], tf.constant(x)
-    )
+    record(control, layer, x, dy)
     return control.read_gradient_stats()
+
+
+def record(control, layer, x, dy):
+    statistics.record_weight_gradient(
+        control,
+        dy,
+        tf.constant(x),
+        exact=lambda: weight_gradient(layer, x, dy),
+        gradient=lambda x: weight_gradient(layer, x, dy),
+        channels=lambda: dy.shape[-1],
+    )
 
 
 @pytest.mark.parametrize("rounding", ["uniform", "dither"])
@@ -417,8 +425,9 @@ def test_nothing_is_recorded_on_other_steps():
     control.collect.assign(False)
     x = tf.ones([4, 3])
     statistics.probe_noise(control, [x], 0, lambda r: ([r[0] * r[0]], []))
-    statistics.record_weight_gradient(control, x, lambda _: x, lambda: 3, x)
-    statistics.measure_weight_error(control, x, lambda error: error)
+    statistics.record_weight_gradient(
+        control, x, x, lambda: x, lambda x: x, lambda: 3
+    )
     assert control.read_gradient_stats() == (0.0, 0.0, 0.0, 0.0)
     assert np.isnan(control.read_measured_error())
 
@@ -429,11 +438,7 @@ def test_measured_weight_error_is_the_predicted_one():
     x = np.maximum(random((8, 20, 20, 6), rng), 0)
     dy = random(layer(x).shape, rng)
     control = collecting(WEIGHT_GRADIENT)
-    statistics.measure_weight_error(
-        control,
-        tf.constant(x),
-        lambda error: weight_gradient(layer, error, dy),
-    )
+    record(control, layer, x, dy)
     predicted = theory.predicted_gradient_error(
         BOUND, np.sum(dy**2), 8, np.mean(x != 0)
     )
