@@ -3,10 +3,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -20,6 +16,8 @@ from comet_tf.error_bound.control import (
     BoundControl,
     collection_flag,
 )
+from tests.error_bound import two_replicas
+from tests.processes import in_a_process
 
 
 def test_starts_at_the_default_relative_bound():
@@ -109,14 +107,4 @@ def test_controls_of_a_model_share_one_flag():
 def test_replicas_share_the_bound_and_join_their_statistics():
     # In a process of its own: logical devices are set before TensorFlow
     # starts, and other tests should see the machine as it is.
-    script = Path(__file__).with_name("two_replicas.py")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.splitlines()[-1] == "two replicas agree"
+    in_a_process(two_replicas.check)

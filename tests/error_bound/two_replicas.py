@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BoundControl on two replicas; run by `test_control.py` in a new process."""
+"""BoundControl on two replicas; for `test_control.py`."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from comet_tf.error_bound.control import (
 from comet_tf.error_bound.gradient_scale import momentum_scale, number
 
 
-def main() -> None:
+def check() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
@@ -86,8 +86,3 @@ def main() -> None:
     np.testing.assert_allclose(
         momentum_scale(optimizer, [kernel]), (3.0, 2.0), rtol=1e-6
     )
-    print("two replicas agree")
-
-
-if __name__ == "__main__":
-    main()

@@ -6,11 +6,8 @@ At 96 pixels and two images many activations are smaller than what
 image: what is compressed here is what is compressed at 224 pixels.
 """
 
-import concurrent.futures
 import dataclasses
 import inspect
-import multiprocessing
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,6 +15,7 @@ import numpy as np
 
 import comet_tf
 from tests.models import measure
+from tests.processes import in_a_process
 
 CLASSES = 5
 BATCH_SIZE = 2
@@ -124,7 +122,7 @@ def compare(name: str) -> Comparison:
     together need more memory than most machines have.
     """
     plain, wrapped, lossless = (
-        _in_a_process(_measure, how, name)
+        in_a_process(_measure, how, name)
         for how in ("plain", "wrapped", "lossless")
     )
     return Comparison(
@@ -136,18 +134,6 @@ def compare(name: str) -> Comparison:
         wrapped["uncovered"],
         lossless["losses"],
     )
-
-
-def _in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a process of its own, and returns what it returns.
-
-    The process is forked off one that has imported this module and done
-    nothing else: importing Keras takes about ten seconds.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with concurrent.futures.ProcessPoolExecutor(1, context) as executor:
-        return executor.submit(function, *arguments).result()
 
 
 def _measure(how: str, name: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import threading
 import pytest
 
 from comet_tf.error_bound.history import write_json
+from tests.processes import in_a_process
+from tests.training import two_devices
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -32,10 +34,7 @@ def start(script, *arguments, **environment):
 
 
 def test_mirrored_strategy_on_two_devices():
-    process = start("two_devices.py")
-    out, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
-    assert out.splitlines()[-1] == "two devices agree"
+    in_a_process(two_devices.check)
 
 
 def free_ports(count):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MirroredStrategy` on two logical CPUs; run by `test_strategies.py`."""
+"""`MirroredStrategy` on two logical CPUs; for `test_strategies.py`."""
 
 import keras
 import numpy as np
@@ -72,7 +72,7 @@ def run(
     return model, train(model, [bounds] if adapt else []), bounds
 
 
-def main() -> None:
+def check() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * 2
@@ -130,8 +130,3 @@ def main() -> None:
         )
     report = comet_tf.memory_report(model)
     assert report.saved_bytes < report.plain_bytes
-    print("two devices agree")
-
-
-if __name__ == "__main__":
-    main()
