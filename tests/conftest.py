@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: quiet TensorFlow, fixed seeds."""
 
+import gc
 import os
 
 # Before TensorFlow is imported.
@@ -10,6 +11,9 @@ os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
 
 import keras
 import pytest
+
+# What the imports made is never garbage; each collection would look through it.
+gc.freeze()
 
 
 @pytest.fixture(autouse=True)

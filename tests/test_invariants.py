@@ -226,7 +226,15 @@ def test_inference_runs_the_original_code(name):
     ).evaluate(x, y, verbose=0)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("conv_stack", marks=pytest.mark.slow),
+        pytest.param("vgg_like", marks=pytest.mark.slow),
+        "resnet_like",
+        "efficientnet_like",
+    ],
+)
 def test_training_goes_on_as_well_as_plain(name):
     plain, model = zoo.pair(name)
     comet_tf.wrap_model(model, EVERYTHING)

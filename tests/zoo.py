@@ -162,4 +162,7 @@ def compiled(model: keras.Model, learning_rate: float = 0.05) -> keras.Model:
         keras.optimizers.SGD(learning_rate, momentum=0.9),
         "sparse_categorical_crossentropy",
     )
+    if all(layer.built for layer in model._flatten_layers()):
+        # Or TensorFlow traces the step twice, once to make its variables.
+        model.optimizer.build(model.trainable_variables)
     return model

@@ -105,8 +105,15 @@ def collected(callback):
     return [record["iteration"] for record in callback.history]
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", None])
-@pytest.mark.parametrize("steps_per_execution", [1, 4])
+@pytest.mark.parametrize(
+    ("optimizer", "steps_per_execution"),
+    [
+        ("rmsprop", 1),
+        (None, 4),
+        pytest.param("rmsprop", 4, marks=pytest.mark.slow),
+        pytest.param(None, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_collections_go_on_over_epochs(optimizer, steps_per_execution):
     callback = comet_tf.AdaptiveErrorBound(update_interval=25)
     model = train(

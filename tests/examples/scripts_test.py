@@ -199,6 +199,7 @@ def test_plot_says_what_is_wrong_with_a_file(run_script, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_gradient_error_keeps_to_what_was_asked_for(
     run_script, data_dir, tmp_path
 ):

@@ -172,7 +172,9 @@ def test_inference_runs_the_original_code(recipe):
     assert not ours(model.test_step, (tf.constant(x), tf.constant(y)))
 
 
-@RECIPES
+@pytest.mark.parametrize(
+    "recipe", [functional, pytest.param(subclassed, marks=pytest.mark.slow)]
+)
 def test_memory_falls_and_the_report_tells(recipe):
     x, y = pictures(16, 64, CLASSES)
     peaks, reports = [], []

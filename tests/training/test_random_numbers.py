@@ -221,12 +221,19 @@ def steps(owner, draw, config, graph):
 
 
 def cases():
-    """All in a graph; in eager mode one of each kind."""
-    for owner in OWNERS:
-        for draw in DRAWS:
-            yield owner, draw, True
-            if draw in ("tf.random", "keras.random", "nothing"):
-                yield owner, draw, False
+    """All in a graph; in eager mode one of each kind.
+
+    Fast is each owner with some draws, and each draw with one owner.
+    """
+    for row, owner in enumerate(OWNERS):
+        for column, draw in enumerate(DRAWS):
+            common = draw in ("tf.random", "keras.random", "nothing")
+            fast = common or column % len(OWNERS) == row
+            slow = [] if fast else [pytest.mark.slow]
+            yield pytest.param(owner, draw, True, marks=slow)
+            if common:
+                slow = [] if owner == "cell" else [pytest.mark.slow]
+                yield pytest.param(owner, draw, False, marks=slow)
 
 
 @pytest.mark.parametrize(("owner", "draw", "graph"), cases())

@@ -113,6 +113,7 @@ def test_statistics_come_back_with_the_state(tmp_path):
     assert state["collected"] == 10
 
 
+@pytest.mark.slow
 def test_a_collection_may_fall_on_the_first_step_after_resuming(tmp_path):
     model, bounds = wrapped_net(), new_bounds(tmp_path)
     with pytest.raises(StoppedError):

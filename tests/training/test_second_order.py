@@ -160,16 +160,26 @@ def assert_right(found, expected):
         np.testing.assert_allclose(one, other, atol=1e-3 * scale)
 
 
-@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
-@pytest.mark.parametrize("name", LAYERS)
+def cases():
+    """All layers in a graph and in eager mode; each in one of them is slow."""
+    for index, name in enumerate(LAYERS):
+        for graph in (True, False):
+            yield pytest.param(
+                name,
+                graph,
+                id=f"{name}-{'graph' if graph else 'eager'}",
+                marks=[pytest.mark.slow] if graph == index % 2 else [],
+            )
+
+
+@pytest.mark.parametrize(("name", "graph"), cases())
 def test_lossless_is_right(name, graph):
     found = penalty_gradients(LAYERS[name], LOSSLESS, graph)
     expected = penalty_gradients(LAYERS[name], None, graph)
     assert_right(found, expected)
 
 
-@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "graph"), cases())
 def test_lossy_is_right_or_refused(name, graph):
     def run():
         return penalty_gradients(LAYERS[name], EVERYTHING, graph, only=True)

@@ -77,6 +77,7 @@ def test_memory_is_flat_over_ten_refits_of_changing_sizes():
     assert controls == [controls[0]] * 10
 
 
+@pytest.mark.slow
 def test_models_that_are_dropped_leave_no_more_than_plain_ones():
     """Keras keeps the graph and the weights of every model that was trained,
     as its optimizers register a gradient of their own. No activation, stream

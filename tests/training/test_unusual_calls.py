@@ -53,7 +53,10 @@ ON_IMAGES = {
 
 
 @pytest.mark.parametrize("layer", list(ON_IMAGES))
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "float64"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["int32", pytest.param("uint8", marks=pytest.mark.slow), "float64"],
+)
 def test_types_that_are_not_compressed(layer, dtype):
     if dtype == "uint8" and layer in ("relu6", "leaky", "tanh"):
         pytest.skip("plain Keras has no such operation")
