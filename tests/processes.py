@@ -12,6 +12,9 @@ from typing import Any
 # For the server that processes are forked off, as it imports this module.
 import comet_tf  # noqa: F401
 
+# In seconds; training the largest of all models takes some 200.
+_TIMEOUT = 900
+
 
 def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a process of its own, and returns what it returns.
@@ -25,8 +28,16 @@ def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
     Raises:
         Exception: Whatever the function raises.
+        concurrent.futures.TimeoutError: When it hangs.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with concurrent.futures.ProcessPoolExecutor(1, context) as executor:
-        return executor.submit(function, *arguments).result()
+        called = executor.submit(function, *arguments)
+        try:
+            return called.result(_TIMEOUT)
+        except concurrent.futures.TimeoutError:
+            # The end of the block waits for it.
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise

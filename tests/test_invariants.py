@@ -229,10 +229,8 @@ def test_inference_runs_the_original_code(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("conv_stack", marks=pytest.mark.slow),
-        pytest.param("vgg_like", marks=pytest.mark.slow),
-        "resnet_like",
-        "efficientnet_like",
+        name if "net" in name else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODELS
     ],
 )
 def test_training_goes_on_as_well_as_plain(name):

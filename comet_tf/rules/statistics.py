@@ -80,18 +80,19 @@ def weight_gradient(
             channels = functools.partial(
                 _channels, wrapped.layer, restored[0], dys[0]
             )
-        recorded = statistics.record_weight_gradient(
-            control,
-            dys[0],
-            restored[0],
-            exact,
-            gradient,
-            channels,
-            _draw(saved),
-            _groups(wrapped.layer, restored[0]),
-            _channel_axis(wrapped.layer),
-        )
-        return [recorded]
+        return [
+            statistics.record_weight_gradient(
+                control,
+                dys[0],
+                restored[0],
+                exact,
+                gradient,
+                channels,
+                _draw(saved),
+                _groups(wrapped.layer, restored[0]),
+                _channel_axis(wrapped.layer),
+            )
+        ]
 
     return observe
 
