@@ -3,7 +3,8 @@
 
 The library is tied to one minor version of TensorFlow, so the wheel requires
 just that one. `COMET_CUDA=0` leaves the GPU kernels out, `COMET_CUDA=1`
-insists on them; by default they are built where nvcc is found.
+insists on them; by default they are built where nvcc is found, for the GPUs in
+`COMET_CUDA_ARCHITECTURES` (such as `80,90`) or for all that are supported.
 """
 
 from __future__ import annotations

@@ -121,6 +121,31 @@ def find_nvcc() -> str | None:
     return None
 
 
+def cuda_architectures() -> tuple[int, ...]:
+    """The GPU architectures to compile for, as compute capabilities times 10.
+
+    `COMET_CUDA_ARCHITECTURES` names them, as in `80,90`; what the library
+    supports by default. The last one's PTX is kept too, for newer GPUs.
+
+    Raises:
+        BuildError: If that is no list of such numbers.
+    """
+    wish = os.environ.get("COMET_CUDA_ARCHITECTURES")
+    if wish is None:
+        return CUDA_ARCHITECTURES
+    try:
+        named = tuple(sorted({int(part) for part in wish.split(",")}))
+    except ValueError:
+        named = ()
+    if not named or named[0] < CUDA_ARCHITECTURES[0]:
+        raise BuildError(
+            "COMET_CUDA_ARCHITECTURES must list compute capabilities of "
+            f"{CUDA_ARCHITECTURES[0]} (8.0) or more, such as 80,90. Received: "
+            f"COMET_CUDA_ARCHITECTURES={wish}"
+        )
+    return named
+
+
 def _sources(patterns: list[str]) -> list[pathlib.Path]:
     return sorted({path for p in patterns for path in OPS.glob(p)})
 
@@ -210,9 +235,10 @@ def _plan(
                 extra = settings["AVX512_COPTS"]
         jobs.append(job(source, base + extra))
     if nvcc is not None:
-        newest = CUDA_ARCHITECTURES[-1]
+        architectures = cuda_architectures()
+        newest = architectures[-1]
         targets = [
-            f"-gencode=arch=compute_{a},code=sm_{a}" for a in CUDA_ARCHITECTURES
+            f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures
         ] + [f"-gencode=arch=compute_{newest},code=compute_{newest}"]
         # -fmad=false: as -ffp-contract=off, for the device code.
         command = [nvcc, "-std=c++17", "-O3", "-fmad=false", f"-I{ROOT}"]
