@@ -119,6 +119,8 @@ _all_among("zeros", ["exact", "rounded"])
 for _flag in ("gradient_error", "error_bound", "activation_bound"):
     _all_positive(_flag)
 
+# Panels of a picture side by side: the default models.
+_COLUMNS = 5
 # Models without batch normalization need gentler steps.
 _OPTIMIZERS = {
     "small_alexnet": "adam",
@@ -173,7 +175,7 @@ def planned() -> list[training.Settings]:
 
 
 def draw(found: list[accuracy_table.Group], path: pathlib.Path) -> None:
-    """Draws accuracy against compression ratio, one panel a model.
+    """Draws accuracy against compression ratio, one panel a model and data set.
 
     Args:
         found: What `accuracy_table.groups` returns. Groups with runs that
@@ -181,10 +183,14 @@ def draw(found: list[accuracy_table.Group], path: pathlib.Path) -> None:
         path: Picture to write.
     """
     labels = list(dict.fromkeys(group.label for group in found))
+    columns = min(len(labels), _COLUMNS)
+    rows = math.ceil(len(labels) / columns)
     figure, panels = pyplot.subplots(
-        1, len(labels), figsize=(5 * len(labels), 5), squeeze=False
+        rows, columns, figsize=(5 * columns, 5 * rows), squeeze=False
     )
-    for panel, label in zip(panels[0], labels, strict=True):
+    for panel in panels.flat[len(labels) :]:
+        panel.remove()
+    for panel, label in zip(panels.flat, labels, strict=False):
         _draw_curves(
             panel,
             [g for g in found if g.label == label and not g.diverged],
@@ -259,6 +265,8 @@ def _train(log: pathlib.Path, runs: list[dict[str, Any]]) -> None:
             data_dir=FLAGS.data_dir,
         )
         run = {**result, **asked}
+        # Every layer's at every collection: more than all the rest.
+        del run["bounds"]
         print(
             f"accuracy {run['accuracy']:.3f}, ratio {run['ratio'] or 1:.1f}, "
             f"{run['seconds_per_step']:.3f} s per step",

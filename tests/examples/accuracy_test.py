@@ -239,7 +239,8 @@ def compare(load_script, log, monkeypatch):
         def train(settings, **_):
             trained.append(settings)
             made = _runs(settings.method, [0.8, 0.9])[settings.seed % 2]
-            return made | dataclasses.asdict(settings) | results
+            bounds = {"bounds": [{"iteration": 1}]}
+            return made | dataclasses.asdict(settings) | bounds | results
 
         script = load_script(
             "compare_accuracy",
@@ -282,6 +283,11 @@ def test_a_whole_line_without_its_end_is_kept(compare, log):
     log.write_bytes(log.read_bytes().rstrip(b"\n"))
     assert len(compare()) == 2
     assert len(accuracy_runs.read(log)) == 4
+
+
+def test_a_line_has_no_history_of_bounds(compare, log):
+    compare("--seeds=1")
+    assert all("bounds" not in run for run in accuracy_runs.read(log))
 
 
 @pytest.mark.parametrize(
@@ -351,6 +357,31 @@ def test_the_picture_leaves_out_what_diverged(load_script, tmp_path):
     )
     script.draw(found, tmp_path / "picture.png")
     assert drawn == [found[:2]]
+
+
+@pytest.mark.parametrize(("models", "rows"), [(1, 1), (5, 1), (7, 2)])
+def test_a_picture_of_many_models_has_rows(
+    load_script, tmp_path, monkeypatch, models, rows
+):
+    script = load_script("compare_accuracy")
+    made = []
+    subplots = script.pyplot.subplots
+
+    def remember(*arguments, **options):
+        figure, panels = subplots(*arguments, **options)
+        made.append((figure, panels))
+        return figure, panels
+
+    monkeypatch.setattr(script.pyplot, "subplots", remember)
+    labels = [f"model_{number}" for number in range(models)]
+    found = accuracy_table.groups(
+        [run for label in labels for run in _runs("plain", [0.8], model=label)]
+    )
+    script.draw(found, tmp_path / "picture.png")
+    ((figure, panels),) = made
+    assert len(panels) == rows
+    titles = [panel.get_title() for panel in figure.axes]
+    assert [title.split()[0] for title in titles] == labels
 
 
 def test_settings_side_by_side_are_all_in_the_picture(compare, log, capsys):
