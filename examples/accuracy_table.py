@@ -47,6 +47,8 @@ def curve_and_point(run: dict[str, Any]) -> tuple[str, str]:
         curve += ", zeros by rounding"
     if made["error_bound"] is not None:
         return f"fixed bound, {curve}", f"{made['error_bound']:g}"
+    if made["activation_bound"] is not None:
+        curve = f"fixed for norms and swish, {curve}"
     values = (made["gradient_error"], made["activation_bound"])
     return curve, ", ".join(f"{v:g}" for v in values if v is not None)
 

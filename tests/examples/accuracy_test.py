@@ -81,6 +81,10 @@ def test_variants_are_drawn_on_curves():
         "nearest, zeros by rounding",
         "0.3",
     )
+    assert drawn(rounding="dither", activation_bound=0.02) == (
+        "fixed for norms and swish, dither",
+        "0.02",
+    )
     assert drawn(error_bound=0.05)[1] == "0.05"
     assert drawn(codec="lossless") == ("lossless", "")
 
