@@ -28,13 +28,14 @@ help:  ## List the targets
 
 setup: $(INSTALLED)  ## Make .venv from the pinned requirements
 
+# --no-compile: most of what the packages bring is never imported.
 $(INSTALLED): requirements.txt constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.10 to 3.13 with venv" \
 	  "found. Install one (Debian, Ubuntu: apt-get install python3-venv)," \
 	  "or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  -r requirements.txt
+	  --no-compile -r requirements.txt
 	@touch $@
 
 build: $(LIBRARY)  ## Build the op library in place

@@ -7,7 +7,14 @@ Constants only, in the syntax that Bazel and Python share.
 # Compiled for the baseline CPU of the platform.
 SOURCES = [
     "cpu/*.cc",
-    "tensorflow/*.cc",
+    "tensorflow/unity_*.cc",
+]
+
+# What the unity sources include.
+INCLUDED_SOURCES = [
+    "tensorflow/*_gpu.cc",
+    "tensorflow/*_kernels.cc",
+    "tensorflow/*_ops.cc",
 ]
 
 # One file per instruction set; the code chooses between them at run time. It
@@ -16,7 +23,7 @@ AVX2_SOURCES = ["cpu/*_avx2.cc"]
 AVX512_SOURCES = ["cpu/*_avx512.cc"]
 
 # Kernel registrations that need the launchers of cuda/.
-GPU_SOURCES = ["tensorflow/*_gpu.cc"]
+GPU_SOURCES = ["tensorflow/unity_gpu.cc"]
 CUDA_SOURCES = ["cuda/*.cu"]
 
 HEADERS = [

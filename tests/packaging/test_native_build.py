@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the environment can ask of the build, and what it cannot."""
 
+import re
+import runpy
+
 import pytest
 
 from tools import native_build
@@ -36,3 +39,31 @@ def test_architectures_can_be_named(asked, value, architectures):
 def test_what_is_no_architecture_is_refused(asked, value):
     with pytest.raises(native_build.BuildError, match=f"80,90.*{value}"):
         asked(value)
+
+
+@pytest.mark.parametrize("kind", ["ops", "kernels", "gpu"])
+def test_every_op_is_in_the_unity_sources(kind):
+    folder = native_build.OPS / "tensorflow"
+    unity = folder / f"unity_{kind}.cc"
+    included = re.findall(r'#include "custom_ops/(.+)"', unity.read_text())
+    parts = {
+        f"tensorflow/{path.name}" for path in folder.glob(f"*_{kind}.cc")
+    } - {f"tensorflow/{unity.name}"}
+    assert set(included) == parts
+    assert len(included) == len(parts)
+
+
+def test_every_source_is_compiled_or_included():
+    settings = runpy.run_path(str(native_build.OPS / "sources.bzl"))
+    patterns = (
+        settings["SOURCES"]
+        + settings["INCLUDED_SOURCES"]
+        + settings["CUDA_SOURCES"]
+    )
+    built = {path for p in patterns for path in native_build.OPS.glob(p)}
+    sources = {
+        path
+        for path in native_build.OPS.rglob("*")
+        if path.suffix in {".cc", ".cu"}
+    }
+    assert built == sources
