@@ -148,10 +148,15 @@ def test_compare_accuracy_goes_on_where_it_stopped(
     log = tmp_path / "out" / "runs.jsonl"
     first = log.read_text().splitlines()
     assert len(first) == 2  # Plain and wrapped.
-    done = run_script("compare_accuracy.py", *arguments, "--seeds=2")
+    # Nor does it stop when it gives memory back in between.
+    done = run_script(
+        "compare_accuracy.py", *arguments, "--seeds=2", "--runs_per_process=1"
+    )
     second = log.read_text().splitlines()
     assert second[:2] == first
     assert len(second) == 4
+    for line in ("[3/4] small_resnet", "[4/4] small_resnet"):
+        assert done.stdout.count(line) == 1
     assert "small_resnet on scikit_digits" in done.stdout
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
 
