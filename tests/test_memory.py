@@ -61,7 +61,7 @@ def train(model, batch_size=16):
     before = comet_tf.memory.current_bytes("CPU:0")
     comet_tf.memory.reset_peak("CPU:0")
     probe.alive.assign(tf.int64.max)
-    model.fit(x, y, batch_size=batch_size, epochs=8, verbose=0)
+    model.fit(x, y, batch_size=batch_size, epochs=5, verbose=0)
     peak = comet_tf.memory.peak_bytes("CPU:0") - before
     return int(probe.alive.numpy()) - before, peak
 

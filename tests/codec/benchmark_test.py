@@ -32,6 +32,7 @@ def small(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_table_json_and_plot(small):
     done = run(
         small,

@@ -129,6 +129,7 @@ def test_collections_go_on_over_epochs(optimizer, steps_per_execution):
     assert collected(callback) == [1, 10, 25, 50]
 
 
+@pytest.mark.slow
 def test_a_resumed_training_counts_on(tmp_path):
     path = tmp_path / "bounds.json"
     first = comet_tf.AdaptiveErrorBound(update_interval=25, state_path=path)

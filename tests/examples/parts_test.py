@@ -141,6 +141,7 @@ def test_a_data_set_that_cannot_be_prepared_says_how_to_get_it(
         input_pipeline.load("mnist", 8, data_dir=data_dir)
 
 
+@pytest.mark.slow
 def test_measurement_counts_what_a_forward_pass_keeps(examples):
     # In a process of its own: the allocator is chosen at the start.
     script = """

@@ -66,16 +66,13 @@ def test_train_uses_the_given_bound(run_script, data_dir, tmp_path):
     assert run["ratio"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        pytest.param("--batch_size=0", "positive", marks=pytest.mark.slow),
+        ("--batch_size=0", "positive"),
         ("--dataset=no_such_data", "tfds knows no data set 'no_such_data'"),
-        pytest.param(
-            "--model=vgg16",
-            "needs images of at least 32x32",
-            marks=pytest.mark.slow,
-        ),
+        ("--model=vgg16", "needs images of at least 32x32"),
         ("--json=/dev/null/run.json", "nothing can be written to --json="),
     ],
 )

@@ -83,6 +83,7 @@ def test_an_allocator_that_counts_no_bytes_is_an_error_not_a_zero():
     assert "TF_CPU_ALLOCATOR_USE_BFC=1" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_way_out_that_the_error_names_works():
     done = run_script(TF_ENABLE_ONEDNN_OPTS="0", TF_CPU_ALLOCATOR_USE_BFC="1")
     assert done.returncode == 0, done.stderr

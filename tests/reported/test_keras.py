@@ -40,11 +40,12 @@ def _classifier(backbone):
     return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backbone",
     [
         small_densenet,
-        pytest.param(keras.applications.DenseNet121, marks=pytest.mark.slow),
+        keras.applications.DenseNet121,
     ],
 )
 def test_keras_21207_densenet121_under_fit(backbone):

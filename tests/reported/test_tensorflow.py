@@ -83,6 +83,7 @@ def test_tensorflow_36981_no_gradient_is_none(graph):
     assert_close(gradients, expected, 1e-4)
 
 
+@pytest.mark.slow
 def test_tensorflow_36981_and_57205_memory_falls_and_the_user_sees_it():
     """`recompute_grad` around DenseNet's blocks saved no memory at all. The
     peak of a `fit` step of a wrapped one falls to less than a third; what is

@@ -148,6 +148,7 @@ def test_a_state_of_other_layers_is_named(tmp_path):
         wrapped_net().fit(x, y, verbose=0, callbacks=[again])
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_with_the_same_bounds(tmp_path):
     process = start("interrupted.py", tmp_path, 1000)
     lines = []

@@ -157,6 +157,7 @@ def test_saved_models_have_the_same_operations(saved, name):
     assert wrapped == plain
 
 
+@pytest.mark.slow
 def test_everything_loads_where_this_package_is_missing(saved):
     done = subprocess.run(
         [sys.executable, "-c", LOADER, str(saved[1])],
