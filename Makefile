@@ -28,7 +28,7 @@ help:  ## List the targets
 
 setup: $(INSTALLED)  ## Make .venv from the pinned requirements
 
-# --no-compile: most of what the packages bring is never imported.
+# --no-compile: Python compiles a module when it is first imported.
 $(INSTALLED): requirements.txt constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.10 to 3.13 with venv" \
 	  "found. Install one (Debian, Ubuntu: apt-get install python3-venv)," \

@@ -55,15 +55,9 @@ def test_every_op_is_in_the_unity_sources(kind):
 
 def test_every_source_is_compiled_or_included():
     settings = runpy.run_path(str(native_build.OPS / "sources.bzl"))
-    patterns = (
+    built = native_build._sources(
         settings["SOURCES"]
         + settings["INCLUDED_SOURCES"]
         + settings["CUDA_SOURCES"]
     )
-    built = {path for p in patterns for path in native_build.OPS.glob(p)}
-    sources = {
-        path
-        for path in native_build.OPS.rglob("*")
-        if path.suffix in {".cc", ".cu"}
-    }
-    assert built == sources
+    assert built == native_build._sources(["**/*.cc", "**/*.cu"])
