@@ -54,6 +54,24 @@ def curve_and_point(run: dict[str, Any]) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Difference:
+    """What wrapped runs came to, less the plain runs of the same seeds.
+
+    Attributes:
+        mean: Mean of the differences, seed by seed.
+        standard_error: Standard error of that mean; `None` for one seed.
+    """
+
+    mean: float
+    standard_error: float | None
+
+    def __str__(self) -> str:
+        if self.standard_error is None:
+            return f"{self.mean:+.4f}"
+        return f"{self.mean:+.4f} ± {self.standard_error:.4f}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Group:
     """All seeds of one model and variant, against the plain runs.
 
@@ -63,11 +81,14 @@ class Group:
         curve: Name of the curve it is drawn on.
         point: What it is called there.
         accuracies: Validation accuracies, one a seed that did not diverge.
+        losses: Their validation losses, of the runs that have one.
         diverged: Number of seeds whose accuracy or loss is not finite.
         ratio: Mean compression ratio, `None` for plain training.
-        difference: Mean of accuracy less plain accuracy, seed by seed;
-            `None` without plain runs of the same seeds.
-        standard_error: Standard error of that mean; `None` for one seed.
+        difference: Validation accuracy less that of plain training; `None`
+            without plain runs of the same seeds.
+        loss_difference: The same of the validation loss. It counts by how
+            much each image is missed, not how many are, so it shows a smaller
+            change than the accuracy of a few hundred images can.
     """
 
     label: str
@@ -75,10 +96,11 @@ class Group:
     curve: str
     point: str
     accuracies: list[float]
+    losses: list[float]
     diverged: int
     ratio: float | None
-    difference: float | None
-    standard_error: float | None
+    difference: Difference | None
+    loss_difference: Difference | None
 
 
 def groups(runs: Iterable[dict[str, Any]]) -> list[Group]:
@@ -203,18 +225,39 @@ def _group(
         for run in seeds.values()
         if run["ratio"] and math.isfinite(run["ratio"])
     ]
-    paired = [
-        run["accuracy"] - plain[seed]["accuracy"]
+    pairs = [
+        (run, plain[seed])
         for seed, run in trained.items()
         if seed in plain and not _diverged(plain[seed])
     ]
     return Group(
         *names,
         accuracies=[run["accuracy"] for run in trained.values()],
+        losses=[
+            run["loss"]
+            for run in trained.values()
+            if run.get("loss") is not None
+        ],
         diverged=len(seeds) - len(trained),
         ratio=statistics.fmean(ratios) if ratios else None,
-        difference=statistics.fmean(paired) if paired else None,
-        standard_error=standard_error(paired) if len(paired) > 1 else None,
+        difference=_difference("accuracy", pairs),
+        loss_difference=_difference("loss", pairs),
+    )
+
+
+def _difference(
+    result: str, pairs: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> Difference | None:
+    """Compares a result of wrapped and plain runs, where both have it."""
+    found = [
+        (wrapped.get(result), plain.get(result)) for wrapped, plain in pairs
+    ]
+    values = [a - b for a, b in found if a is not None and b is not None]
+    if not values:
+        return None
+    return Difference(
+        statistics.fmean(values),
+        standard_error(values) if len(values) > 1 else None,
     )
 
 
@@ -235,21 +278,27 @@ def standard_error(values: list[float]) -> float:
 def text(found: list[Group]) -> str:
     """Formats groups as a table: mean and standard deviation over seeds."""
     rows = [
-        ["model", "method", "seeds", "accuracy", "less plain", "ratio"],
+        [
+            "model",
+            "method",
+            "seeds",
+            "accuracy",
+            "less plain",
+            "loss",
+            "less plain",
+            "ratio",
+        ],
     ]
     for group in found:
-        difference = ""
-        if group.difference is not None:
-            difference = f"{group.difference:+.4f}"
-        if group.standard_error is not None:
-            difference += f" ± {group.standard_error:.4f}"
         rows.append(
             [
                 group.label,
                 group.variant,
                 str(len(group.accuracies) + group.diverged),
                 _accuracy(group),
-                difference,
+                str(group.difference or ""),
+                f"{statistics.fmean(group.losses):.3f}" if group.losses else "",
+                str(group.loss_difference or ""),
                 f"{group.ratio:.1f}" if group.ratio else "",
             ]
         )

@@ -46,11 +46,26 @@ def test_groups_compare_seed_by_seed():
     assert (plain.variant, comet.variant) == ("plain", "adaptive")
     assert plain.difference is None
     # Differences 0.1, 0 and -0.1: the fourth plain seed has no partner.
-    assert comet.difference == pytest.approx(0)
-    assert comet.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert comet.difference.mean == pytest.approx(0)
+    assert comet.difference.standard_error == pytest.approx(0.1 / 3**0.5)
     assert comet.ratio == 12.0
     table = accuracy_table.text([plain, comet])
     assert "+0.0000 ± 0.0577" in table.replace("-0.0000", "+0.0000")
+
+
+def test_losses_are_compared_where_both_runs_have_one():
+    plain = _runs("plain", [0.8, 0.8, 0.8])
+    comet = _runs("comet", [0.8, 0.8, 0.8])
+    for run, loss in zip(comet, (1.5, 1.25, None), strict=True):
+        run["loss"] = loss
+    del plain[1]["loss"]  # As older versions wrote it.
+    _, found = accuracy_table.groups(plain + comet)
+    assert found.difference == accuracy_table.Difference(0.0, 0.0)
+    assert found.losses == [1.5, 1.25]
+    assert found.loss_difference == accuracy_table.Difference(0.5, None)
+    assert "+0.5000" in accuracy_table.text([found])
+    (alone,) = accuracy_table.groups(comet)
+    assert alone.loss_difference is None
 
 
 def test_variants_are_told_apart():
@@ -142,7 +157,7 @@ def test_rows_differ_in_how_the_model_was_trained(setting):
     found = accuracy_table.groups(runs)
     assert [len(group.accuracies) for group in found] == [2, 2, 1, 1]
     # Against the plain runs that were trained alike.
-    differences = [found[1].difference, found[3].difference]
+    differences = [found[row].difference.mean for row in (1, 3)]
     assert differences == pytest.approx([0.1, 0.2])
     words = setting.replace("_", " ")
     assert found[0].label == found[1].label != found[2].label == found[3].label
@@ -163,7 +178,7 @@ def test_rows_differ_in_how_the_model_was_wrapped(setting):
     assert len({group.variant for group in found}) == 3
     assert len({(group.curve, group.point) for group in found}) == 3
     assert {group.label for group in found} == {"m on d, 1 epochs"}
-    assert found[2].difference == pytest.approx(-0.1)
+    assert found[2].difference.mean == pytest.approx(-0.1)
 
 
 def test_all_points_of_a_curve_are_named_alike():
@@ -202,8 +217,8 @@ def test_runs_that_diverged_are_counted_and_in_no_mean():
     assert plain.accuracies == [0.8, 0.8]
     assert (comet.accuracies, comet.diverged) == ([0.9, 0.9], 1)
     # The third seed diverged plain, the second wrapped.
-    assert comet.difference == pytest.approx(0.1)
-    assert comet.standard_error is None
+    assert comet.difference.mean == pytest.approx(0.1)
+    assert comet.difference.standard_error is None
     table = accuracy_table.text([plain, comet, *worse])
     assert "0.900 ± 0.000, diverged in 1 of 3" in table
     assert table.count("  diverged in 2 of 2") == 2
