@@ -72,6 +72,12 @@ flags.DEFINE_bool(
     True,
     "Let `AdaptiveErrorBound` choose the bounds, unless --error_bound does.",
 )
+flags.DEFINE_bool(
+    "collection",
+    False,
+    "Also measure what the callback costs: steps without it, its steps, and "
+    "those of them that collect statistics for the bounds.",
+)
 flags.DEFINE_bool("report", False, "Print the memory report, layer by layer.")
 flags.DEFINE_bool(
     "timeline",
@@ -113,11 +119,11 @@ class Trainee:
     def __init__(self, name: str, wrapped: bool, rounding: str | None) -> None:
         # What earlier models hold is not this one's.
         gc.collect()
-        self._foreign_bytes = comet_tf.memory.current_bytes()
+        self.foreign_bytes = comet_tf.memory.current_bytes()
         keras.utils.set_random_seed(FLAGS.seed)
         self.model = models.build(name, FLAGS.image_size, FLAGS.classes)
         self.measurement = measure.StepMeasurement()
-        self._callbacks: list[keras.callbacks.Callback] = [self.measurement]
+        self._bounds: list[keras.callbacks.Callback] = []
         if wrapped:
             self._wrap(rounding)
         self.model.compile(
@@ -136,23 +142,48 @@ class Trainee:
         comet_tf.wrap_model(
             self.model, config=comet_tf.CompressionConfig(**settings)
         )
-        if FLAGS.adaptive and FLAGS.error_bound is None:
-            self._callbacks.append(comet_tf.AdaptiveErrorBound())
+        if adapts():
+            self._bounds.append(comet_tf.AdaptiveErrorBound())
 
-    def fit(self, data: tf.data.Dataset, steps: int) -> dict[str, int]:
-        """Trains and returns bytes at the peak and at the forward's end."""
+    def fit(
+        self,
+        data: tf.data.Dataset,
+        steps: int,
+        bounds: list[keras.callbacks.Callback] | None = None,
+    ) -> dict[str, int]:
+        """Trains and returns bytes at the peak and at the forward's end.
+
+        Args:
+            data: Its batches.
+            steps: Integer. Number of steps.
+            bounds: Callbacks to adapt the bounds with, if not this trainee's.
+
+        Returns:
+            `peak_bytes` and `forward_bytes` of the last step.
+        """
         self.model.fit(
             data,
             steps_per_epoch=steps,
             shuffle=False,
             verbose=0,
-            callbacks=self._callbacks,
+            # Begins first, so that its time includes what the bounds' takes.
+            callbacks=[
+                self.measurement,
+                *(self._bounds if bounds is None else bounds),
+            ],
         )
         measured = self.measurement
         return {
-            "peak_bytes": measured.peak_bytes[-1] - self._foreign_bytes,
-            "forward_bytes": measured.forward_bytes[-1] - self._foreign_bytes,
+            "peak_bytes": measured.peak_bytes[-1] - self.foreign_bytes,
+            "forward_bytes": measured.forward_bytes[-1] - self.foreign_bytes,
         }
+
+
+def adapts() -> bool:
+    """Whether the flags let the bounds of a wrapped model adapt."""
+    return (
+        FLAGS.adaptive and FLAGS.error_bound is None and FLAGS.codec == "comet"
+    )
 
 
 def batches(images: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
@@ -171,6 +202,54 @@ def methods() -> dict[str, str | None]:
             name = f"comet, {rounding}" if len(roundings) > 1 else "comet"
             found[name] = rounding
     return found
+
+
+def cost_of_callback(
+    trainee: Trainee, data: tf.data.Dataset
+) -> dict[str, dict[str, float]]:
+    """Measures steps without the callback, its steps, and its collections.
+
+    They take turns, `--steps` times.
+
+    Args:
+        trainee: A wrapped one, whose bounds adapt.
+        data: Its batches.
+
+    Returns:
+        By kind of step the medians of `peak_bytes` and `seconds`.
+    """
+
+    def measured(
+        steps: int, bounds: list[keras.callbacks.Callback] | None
+    ) -> tuple[int, float]:
+        trainee.measurement.clear()
+        trainee.fit(data, steps, bounds)
+        return (
+            trainee.measurement.peak_bytes[0] - trainee.foreign_bytes,
+            sum(trainee.measurement.seconds),
+        )
+
+    found: dict[str, list[tuple[int, float]]] = {
+        "without callback": [],
+        "with callback": [],
+        "collecting": [],
+    }
+    for _ in range(FLAGS.steps):
+        found["without callback"].append(measured(1, []))
+        found["with callback"].append(measured(1, None))
+        # A new callback collects at once. It chooses the bounds when the next
+        # step begins, which counts as well: so two steps, less one that
+        # collects nothing.
+        found["collecting"].append(measured(2, [comet_tf.AdaptiveErrorBound()]))
+    medians = {
+        kind: {
+            "peak_bytes": statistics.median(peak for peak, _ in steps),
+            "seconds": statistics.median(seconds for _, seconds in steps),
+        }
+        for kind, steps in found.items()
+    }
+    medians["collecting"]["seconds"] -= medians["with callback"]["seconds"]
+    return medians
 
 
 def run() -> dict[str, Any]:
@@ -200,6 +279,10 @@ def run() -> dict[str, Any]:
             "saved_bytes_per_image": saved / (FLAGS.batch_size - small),
             "peak_bytes": at_large["peak_bytes"],
         }
+        if FLAGS.collection and method != "plain":
+            # While no later model takes memory.
+            results[method]["steps"] = cost_of_callback(trainee, large_data)
+            trainee.measurement.clear()
     for _ in range(FLAGS.steps):
         for trainee in trainees.values():
             trainee.fit(large_data, 1)
@@ -251,7 +334,27 @@ def text(report: dict[str, Any]) -> str:
         f"{report['image_size']}x{report['image_size']}, SGD with momentum, "
         "float32"
     )
-    return f"{heading}\n{measure.table(rows)}"
+    parts = [f"{heading}\n{measure.table(rows)}"]
+    for method in others:
+        if "steps" in results[method]:
+            parts.append(f"{method}:\n{_steps_text(results[method]['steps'])}")
+    return "\n\n".join(parts)
+
+
+def _steps_text(kinds: dict[str, dict[str, float]]) -> str:
+    """Formats what `cost_of_callback` returns as a table."""
+    usual = kinds["with callback"]
+    rows = [["steps", "peak", "seconds (median)", "of a usual step"]]
+    for kind, figures in kinds.items():
+        rows.append(
+            [
+                kind,
+                measure.megabytes(figures["peak_bytes"]),
+                f"{figures['seconds']:,.2f} s",
+                f"{figures['seconds'] / usual['seconds']:.2f} x",
+            ]
+        )
+    return measure.table(rows)
 
 
 def main(argv: list[str]) -> None:
@@ -262,6 +365,11 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(
             "--small_batch_size must be smaller than --batch_size. "
             f"Received: {FLAGS.small_batch_size} and {FLAGS.batch_size}"
+        )
+    if FLAGS.collection and not (adapts() and FLAGS.method != "plain"):
+        raise app.UsageError(
+            "--collection measures bounds that adapt: leave --error_bound, "
+            "--noadaptive, --codec=lossless and --method=plain out."
         )
     report = run()
     print(text(report))

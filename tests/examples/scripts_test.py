@@ -100,6 +100,7 @@ def test_benchmark_memory_prints_ratios_and_the_peak(run_script, tmp_path):
         "--classes=10",
         "--rounding=dither",
         "--rounding=nearest",
+        "--collection",
         "--report",
         "--timeline",
         "--json=memory.json",
@@ -117,17 +118,28 @@ def test_benchmark_memory_prints_ratios_and_the_peak(run_script, tmp_path):
         saved = comet["saved_bytes_per_image"]
         assert saved < plain["saved_bytes_per_image"] / 4
         assert comet["peak_bytes"] < plain["peak_bytes"] / 1.5
+        kinds = ("without callback", "with callback", "collecting")
+        assert tuple(comet["steps"]) == kinds
+        peaks = [steps["peak_bytes"] for steps in comet["steps"].values()]
+        assert max(peaks) < plain["peak_bytes"]
 
 
 @pytest.mark.slow
-def test_benchmark_memory_refuses_batch_sizes_without_difference(run_script):
-    done = run_script(
-        "benchmark_memory.py",
-        "--batch_size=8",
-        "--small_batch_size=8",
-        succeeds=False,
-    )
-    assert "must be smaller than --batch_size" in done.stderr + done.stdout
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["--batch_size=8", "--small_batch_size=8"],
+            "must be smaller than --batch_size",
+        ),
+        (["--collection", "--error_bound=0.1"], "leave --error_bound"),
+    ],
+)
+def test_benchmark_memory_refuses_what_means_nothing(
+    run_script, arguments, message
+):
+    done = run_script("benchmark_memory.py", *arguments, succeeds=False)
+    assert message in done.stderr + done.stdout
 
 
 @pytest.mark.slow
