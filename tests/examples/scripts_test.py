@@ -126,7 +126,7 @@ def test_benchmark_memory_prints_ratios_and_the_peak(run_script, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         (
             ["--batch_size=8", "--small_batch_size=8"],
