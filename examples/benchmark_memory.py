@@ -273,7 +273,6 @@ def run() -> dict[str, Any]:
         at_small = trainee.fit(small_data, FLAGS.warmup_steps)
         # The first of these traces; the second is as all later ones.
         at_large = trainee.fit(large_data, 2)
-        trainee.measurement.clear()
         saved = at_large["forward_bytes"] - at_small["forward_bytes"]
         results[method] = {
             "saved_bytes_per_image": saved / (FLAGS.batch_size - small),
@@ -282,7 +281,7 @@ def run() -> dict[str, Any]:
         if FLAGS.collection and method != "plain":
             # While no later model takes memory.
             results[method]["steps"] = cost_of_callback(trainee, large_data)
-            trainee.measurement.clear()
+        trainee.measurement.clear()
     for _ in range(FLAGS.steps):
         for trainee in trainees.values():
             trainee.fit(large_data, 1)
