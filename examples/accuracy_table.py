@@ -76,6 +76,7 @@ class Group:
     """All seeds of one model and variant, against the plain runs.
 
     Attributes:
+        setting: All settings but the seed.
         label: Model, data set and how it was trained.
         variant: Name of the variant.
         curve: Name of the curve it is drawn on.
@@ -91,6 +92,7 @@ class Group:
             change than the accuracy of a few hundred images can.
     """
 
+    setting: dict[str, Any]
     label: str
     variant: str
     curve: str
@@ -126,6 +128,7 @@ def groups(runs: Iterable[dict[str, Any]]) -> list[Group]:
     }
     found = [
         _group(
+            made,
             names,
             seeds,
             plain.get(_training(made), {}) if made["method"] != "plain" else {},
@@ -214,23 +217,20 @@ def _spelled(setting: str, value: Any) -> str:
 
 
 def _group(
+    made: dict[str, Any],
     names: tuple[str, str, str, str],
     seeds: dict[int, dict[str, Any]],
     plain: dict[int, dict[str, Any]],
 ) -> Group:
     """Summarizes the seeds of one row, against the plain runs."""
     trained = {seed: run for seed, run in seeds.items() if not _diverged(run)}
-    ratios = [
-        run["ratio"]
-        for run in seeds.values()
-        if run["ratio"] and math.isfinite(run["ratio"])
-    ]
     pairs = [
         (run, plain[seed])
         for seed, run in trained.items()
         if seed in plain and not _diverged(plain[seed])
     ]
     return Group(
+        made,
         *names,
         accuracies=[run["accuracy"] for run in trained.values()],
         losses=[
@@ -239,10 +239,16 @@ def _group(
             if run.get("loss") is not None
         ],
         diverged=len(seeds) - len(trained),
-        ratio=statistics.fmean(ratios) if ratios else None,
+        ratio=_mean_ratio(run["ratio"] for run in seeds.values()),
         difference=_difference("accuracy", pairs),
         loss_difference=_difference("loss", pairs),
     )
+
+
+def _mean_ratio(ratios: Iterable[float | None]) -> float | None:
+    """Returns the mean of the ratios that are known and finite."""
+    known = [ratio for ratio in ratios if ratio and math.isfinite(ratio)]
+    return statistics.fmean(known) if known else None
 
 
 def _difference(
@@ -275,26 +281,87 @@ def standard_error(values: list[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
-def text(found: list[Group]) -> str:
-    """Formats groups as a table: mean and standard deviation over seeds."""
-    rows = [
-        [
-            "model",
-            "method",
-            "seeds",
-            "accuracy",
-            "less plain",
-            "loss",
-            "less plain",
-            "ratio",
-        ],
-    ]
+def together(found: list[Group]) -> list[Group]:
+    """Takes the models that were compared with the same settings together.
+
+    Their mean tells with a smaller standard error than that of any one of
+    them whether a setting costs accuracy.
+
+    Args:
+        found: What `groups` returns.
+
+    Returns:
+        One group for each setting that several models have with two seeds or
+        more, none of them with two optimizers. Its differences and ratio are
+        means of the models' own; accuracies and losses of different models
+        have no common mean, and are left out.
+    """
+    members: dict[tuple[Any, ...], list[Group]] = {}
     for group in found:
+        difference = group.difference
+        if difference is not None and difference.standard_error is not None:
+            # Each model has its own optimizer.
+            setting = {**group.setting, "model": None, "optimizer": None}
+            members.setdefault(tuple(setting.items()), []).append(group)
+    shared = {
+        key: models
+        for key, models in members.items()
+        if len({group.setting["model"] for group in models}) == len(models) > 1
+    }
+    chosen = [
+        {**dict(key), "model": f"mean of {len(models)} models"}
+        for key, models in shared.items()
+    ]
+    return [
+        Group(
+            made,
+            *names,
+            accuracies=[],
+            losses=[],
+            diverged=0,
+            ratio=_mean_ratio(group.ratio for group in models),
+            difference=_mean([group.difference for group in models]),
+            loss_difference=_mean([group.loss_difference for group in models]),
+        )
+        for made, names, models in zip(
+            chosen, _names(chosen), shared.values(), strict=True
+        )
+    ]
+
+
+def _mean(differences: list[Difference | None]) -> Difference | None:
+    """Returns the mean of independent differences, if all are known."""
+    known = [
+        (found.mean, found.standard_error)
+        for found in differences
+        if found is not None and found.standard_error is not None
+    ]
+    if len(known) < len(differences):
+        return None
+    return Difference(
+        statistics.fmean(mean for mean, _ in known),
+        math.hypot(*(error for _, error in known)) / len(known),
+    )
+
+
+def text(found: list[Group]) -> str:
+    """Formats groups, and models taken `together`, as a table.
+
+    Args:
+        found: What `groups` returns.
+
+    Returns:
+        Lines of text: means, deviations and standard errors over seeds.
+    """
+    compared = ["accuracy", "less plain", "loss", "less plain"]
+    rows = [["model", "method", "seeds", *compared, "ratio"]]
+    for group in [*found, *together(found)]:
+        count = len(group.accuracies) + group.diverged
         rows.append(
             [
                 group.label,
                 group.variant,
-                str(len(group.accuracies) + group.diverged),
+                str(count or ""),
                 _accuracy(group),
                 str(group.difference or ""),
                 f"{statistics.fmean(group.losses):.3f}" if group.losses else "",

@@ -68,6 +68,46 @@ def test_losses_are_compared_where_both_runs_have_one():
     assert alone.loss_difference is None
 
 
+def test_models_are_taken_together_where_they_share_settings():
+    def model(name, optimizer, accuracies, ratio, **changes):
+        return _runs(
+            "plain", [0.5] * len(accuracies), model=name, optimizer=optimizer
+        ) + _runs(
+            "comet",
+            accuracies,
+            ratio,
+            model=name,
+            optimizer=optimizer,
+            **changes,
+        )
+
+    found = accuracy_table.groups(
+        # Differences 0.1 ± 0.1 and 0.2 ± 0.2: independent, so the error of
+        # their mean is half the root of the sum of squares.
+        model("m", "sgd", [0.5, 0.7], 8.0)
+        + model("n", "adam", [0.5, 0.9], 16.0)
+        # One seed has no standard error, and one model is not several, with
+        # two optimizers neither.
+        + model("m", "adam", [0.5, 0.6], 20.0, error_bound=0.2)
+        + model("m", "sgd", [0.5, 0.6], 20.0, error_bound=0.2)
+        + model("o", "sgd", [0.6], 4.0)
+        + model("m", "sgd", [0.5, 0.6], 20.0, error_bound=0.1)
+    )
+    (mean,) = accuracy_table.together(found)
+    assert (mean.label, mean.variant) == (
+        "mean of 2 models on d, 1 epochs",
+        "adaptive",
+    )
+    assert mean.difference.mean == pytest.approx(0.15)
+    assert mean.difference.standard_error == pytest.approx(0.05**0.5 / 2)
+    assert mean.loss_difference == accuracy_table.Difference(0.0, 0.0)
+    assert mean.ratio == 12.0
+    last = accuracy_table.text(found).splitlines()[-2]
+    assert last.split("  ")[0] == "mean of 2 models on d, 1 epochs"
+    assert last.endswith("12.0")
+    assert "+0.1500 ± 0.1118" in last
+
+
 def test_variants_are_told_apart():
     names = {
         accuracy_table.variant_name(_runs("comet", [1.0], **changes)[0])
