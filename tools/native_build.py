@@ -3,8 +3,10 @@
 
 Only what changed is compiled again: an object is kept as long as its command
 line and every file it was made from (as the compiler listed them) stay as
-they were. A lock keeps two builds of one checkout apart, and the finished
-library is moved into place in one step, so a running process is not disturbed.
+they were. Compilers run in the checkout and get paths relative to it, so that
+a copy of it, with its `build`, has nothing to compile. A lock keeps two builds
+of one checkout apart, and the finished library is moved into place in one
+step, so a running process is not disturbed.
 """
 
 from __future__ import annotations
@@ -169,7 +171,7 @@ class _Job:
                 self.object.exists()
                 and record["command"] == list(self.command)
                 and all(
-                    os.stat(path).st_mtime_ns == mtime
+                    os.stat(ROOT / path).st_mtime_ns == mtime
                     for path, mtime in record["inputs"].items()
                 )
             )
@@ -181,18 +183,22 @@ class _Job:
         depfile = self.object.with_suffix(".d")
         _call(
             [*self.command, "-MMD", "-MF", str(depfile)]
-            + ["-c", str(self.source), "-o", str(self.object)]
+            + ["-c", str(self.source.relative_to(ROOT))]
+            + ["-o", str(self.object)]
         )
         listed = depfile.read_text().replace("\\\n", " ").split(":", 1)[1]
         record = {
             "command": list(self.command),
-            "inputs": {p: os.stat(p).st_mtime_ns for p in listed.split()},
+            "inputs": {
+                path: os.stat(ROOT / path).st_mtime_ns
+                for path in listed.split()
+            },
         }
         self._record.write_text(json.dumps(record))
 
 
 def _call(command: list[str]) -> None:
-    run = subprocess.run(command, capture_output=True, text=True)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.stderr:
         print(run.stderr, file=sys.stderr)
     if run.returncode:
@@ -216,7 +222,7 @@ def _plan(
     gpu = _sources(settings["GPU_SOURCES"])
     # -isystem: warnings in TensorFlow's headers are not ours to fix.
     base = [compiler, *settings["COPTS"], "-isystem", tensorflow.include]
-    base.append(f"-I{ROOT}")
+    base.append("-I.")
 
     def job(source: pathlib.Path, command: list[str]) -> _Job:
         name = str(source.relative_to(OPS)).replace("/", "_")
@@ -241,7 +247,7 @@ def _plan(
             f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures
         ] + [f"-gencode=arch=compute_{newest},code=compute_{newest}"]
         # -fmad=false: as -ffp-contract=off, for the device code.
-        command = [nvcc, "-std=c++17", "-O3", "-fmad=false", f"-I{ROOT}"]
+        command = [nvcc, "-std=c++17", "-O3", "-fmad=false", "-I."]
         command += ["-ccbin", compiler, *targets, "-t", "0"]
         command += ["-Xcompiler", "-fPIC,-fvisibility=hidden,-ffp-contract=off"]
         jobs += [job(s, command) for s in _sources(settings["CUDA_SOURCES"])]
@@ -265,6 +271,7 @@ def build(work: pathlib.Path, library: pathlib.Path) -> None:
     Raises:
         BuildError: With what is missing and how to get it.
     """
+    work = work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     tensorflow = find_tensorflow(work / "tensorflow.json")
     nvcc = find_nvcc()

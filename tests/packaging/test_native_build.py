@@ -3,6 +3,7 @@
 
 import re
 import runpy
+import shutil
 
 import pytest
 
@@ -51,6 +52,55 @@ def test_every_op_is_in_the_unity_sources(kind):
     } - {f"tensorflow/{unity.name}"}
     assert set(included) == parts
     assert len(included) == len(parts)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the build script with one source; returns its folder."""
+    root = tmp_path / "checkout"
+    (root / "tools").mkdir(parents=True)
+    shutil.copy(native_build.__file__, root / "tools")
+    (root / "custom_ops").mkdir()
+    (root / "custom_ops" / "part.h").write_text("inline int part = 1;\n")
+    (root / "custom_ops" / "part.cc").write_text(
+        '#include "custom_ops/part.h"\nint* whole() { return &part; }\n'
+    )
+    return root
+
+
+def _compiles(checkout):
+    """Compiles what is not current in a copied checkout; whether any was."""
+    script = runpy.run_path(str(checkout / "tools" / "native_build.py"))
+    (job,) = script["_plan"](
+        {
+            "SOURCES": ["*.cc"],
+            "AVX2_SOURCES": [],
+            "AVX512_SOURCES": [],
+            "GPU_SOURCES": [],
+            "COPTS": ["-std=c++17"],
+        },
+        script["TensorFlow"]("2", "/nowhere", "/nowhere"),
+        None,
+        checkout / "build",
+    )
+    if job.is_current():
+        return False
+    job.run()
+    assert job.is_current()
+    return True
+
+
+def test_a_copy_with_its_objects_compiles_nothing(checkout, monkeypatch):
+    # Wherever the build is started.
+    monkeypatch.chdir("/")
+    assert _compiles(checkout)
+    assert not _compiles(checkout)
+    copy = checkout.with_name("copy")
+    shutil.copytree(checkout, copy)
+    shutil.rmtree(checkout)
+    assert not _compiles(copy)
+    (copy / "custom_ops" / "part.h").write_text("inline int part = 2;\n")
+    assert _compiles(copy)
 
 
 def test_every_source_is_compiled_or_included():

@@ -25,6 +25,8 @@ SOURCES = (
     "tools",
 )
 
+OBJECTS = ROOT / "build" / "ops"
+
 pytestmark = pytest.mark.slow
 
 
@@ -41,7 +43,11 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """A clean copy of the source tree, without anything that was built."""
+    """A copy of the source tree without a library.
+
+    Its objects are there, if `make build` made them: a wheel takes those that
+    are current, and compiling the rest twice is not what is tested here.
+    """
     folder = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -54,6 +60,12 @@ def sources(tmp_path_factory):
             )
         else:
             shutil.copy(ROOT / name, folder / name)
+    if OBJECTS.is_dir():
+        shutil.copytree(
+            OBJECTS,
+            folder / OBJECTS.relative_to(ROOT),
+            ignore=shutil.ignore_patterns("*.so", "_build_info.json"),
+        )
     return folder
 
 
