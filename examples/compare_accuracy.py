@@ -189,6 +189,8 @@ def draw(found: list[accuracy_table.Group], path: pathlib.Path) -> None:
     Args:
         found: What `accuracy_table.groups` returns. Groups with runs that
             diverged are left out: the other seeds' mean would look too good.
+            A group is drawn at the mean of all plain runs plus its difference
+            to those of its own seeds, with that difference's standard error.
         path: Picture to write.
     """
     labels = list(dict.fromkeys(group.label for group in found))
@@ -216,36 +218,50 @@ def _draw_curves(panel: axes.Axes, found: list[accuracy_table.Group]) -> None:
     if not found:
         panel.text(0.5, 0.5, "diverged", ha="center", transform=panel.transAxes)
         return
+    plain = [group for group in found if group.curve == "plain"]
     curves: dict[str, list[accuracy_table.Group]] = {}
     for group in found:
-        curves.setdefault(group.curve, []).append(group)
-    for plain in curves.pop("plain", []):
-        mean = statistics.fmean(plain.accuracies)
-        error = accuracy_table.standard_error(plain.accuracies)
+        if group.curve != "plain":
+            curves.setdefault(group.curve, []).append(group)
+    # Seeds differ more than settings do, and not all settings have the same:
+    # each is drawn as far from plain's mean as it is from plain's same seeds.
+    mean = statistics.fmean(a for g in plain or found for a in g.accuracies)
+    if plain:
+        error = accuracy_table.standard_error(plain[0].accuracies)
         panel.axhspan(mean - error, mean + error, color="black", alpha=0.1)
         panel.axhline(mean, color="black", label="plain")
     for curve, points in curves.items():
         points.sort(key=lambda group: group.ratio or 1.0)
         ratios = [group.ratio or 1.0 for group in points]
-        means = [statistics.fmean(group.accuracies) for group in points]
-        panel.errorbar(
-            ratios,
-            means,
-            [accuracy_table.standard_error(g.accuracies) for g in points],
-            marker="o",
-            capsize=3,
-            label=curve,
+        heights, errors = zip(
+            *(_point(group, mean) for group in points), strict=True
         )
-        for ratio, mean, group in zip(ratios, means, points, strict=True):
+        panel.errorbar(
+            ratios, heights, errors, marker="o", capsize=3, label=curve
+        )
+        for ratio, height, group in zip(ratios, heights, points, strict=True):
             panel.annotate(
                 group.point,
-                (ratio, mean),
+                (ratio, height),
                 xytext=(4, 4),
                 textcoords="offset points",
                 fontsize=7,
             )
     panel.legend(
         fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2
+    )
+
+
+def _point(group: accuracy_table.Group, plain: float) -> tuple[float, float]:
+    """Returns the height that a group is drawn at, and its standard error."""
+    if group.difference is None:
+        return (
+            statistics.fmean(group.accuracies),
+            accuracy_table.standard_error(group.accuracies),
+        )
+    return (
+        plain + group.difference.mean,
+        group.difference.standard_error or 0.0,
     )
 
 

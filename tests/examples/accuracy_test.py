@@ -418,6 +418,31 @@ def test_the_picture_leaves_out_what_diverged(load_script, tmp_path):
     assert drawn == [found[:2]]
 
 
+def test_settings_are_drawn_as_far_from_plain_as_from_its_same_seeds(
+    load_script,
+):
+    script = load_script("compare_accuracy")
+    found = accuracy_table.groups(
+        _runs("plain", [0.5, 0.7, 0.9, 0.9])
+        # Of the first two seeds, which are low: 0.1 ± 0.1 above plain.
+        + _runs("comet", [0.5, 0.9], ratio=9.0)
+        # Nothing to compare it with.
+        + _runs("comet", [0.6], ratio=8.0, epochs=2)
+    )
+    _, panel = script.pyplot.subplots()
+    script._draw_curves(panel, found[:2])
+    (curve,) = panel.containers
+    (point,) = curve.lines[0].get_xydata()
+    assert point == pytest.approx([9.0, 0.75 + 0.1])
+    (bar,) = curve.lines[2][0].get_segments()
+    assert bar[:, 1] == pytest.approx([0.75, 0.95])
+    _, panel = script.pyplot.subplots()
+    script._draw_curves(panel, found[2:])
+    (curve,) = panel.containers
+    assert curve.lines[0].get_ydata() == pytest.approx([0.6])
+    script.pyplot.close("all")
+
+
 @pytest.mark.parametrize(("models", "rows"), [(1, 1), (5, 1), (7, 2)])
 def test_a_picture_of_many_models_has_rows(
     load_script, tmp_path, monkeypatch, models, rows
