@@ -44,6 +44,12 @@ DrawError: TypeAlias = Callable[[Tensor], Tensor]
 # other random number. The same ones each time will do.
 _SEED = (20, 22)
 
+# Numbers that are drawn before they repeat: drawing one takes as long as
+# compressing five. A prime, so that the elements of a channel, of which there
+# are rather a power of two, have the same errors only after as many periods as
+# there are channels.
+_PERIOD = 65521
+
 # Keeps a division by nothing finite.
 _TINY = 1e-30
 
@@ -252,9 +258,13 @@ def draw_error(control: BoundControl, restored: Tensor) -> Tensor:
     # the step begins, or even while the graph is optimised: as many bytes as
     # plain training keeps.
     seed = tf.constant(_SEED) + zero_after(restored)
-    error = tf.random.stateless_uniform(tf.shape(restored), seed, -bound, bound)
-    zeros = tf.zeros([], restored.dtype)
-    return tf.where(restored == 0, zeros, tf.cast(error, restored.dtype))
+    count = tf.size(restored, tf.int64)
+    few = tf.minimum(count, _PERIOD)
+    drawn = tf.random.stateless_uniform([few], seed, -bound, bound)
+    drawn = tf.cast(drawn, restored.dtype)
+    periods = (count + _PERIOD - 1) // _PERIOD
+    error = tf.reshape(tf.tile(drawn, [periods])[:count], tf.shape(restored))
+    return tf.where(restored == 0, tf.zeros([], restored.dtype), error)
 
 
 def _drawn_for(control: BoundControl) -> DrawError:
