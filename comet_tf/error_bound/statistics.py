@@ -44,10 +44,9 @@ DrawError: TypeAlias = Callable[[Tensor], Tensor]
 # other random number. The same ones each time will do.
 _SEED = (20, 22)
 
-# Numbers that are drawn before they repeat: drawing one takes as long as
-# compressing five. A prime, so that the elements of a channel, of which there
-# are rather a power of two, have the same errors only after as many periods as
-# there are channels.
+# Random numbers are slow to draw, so they repeat after so many. A prime, so that
+# an element and the next one in its channel with the same error lie as many
+# periods apart as there are channels, whatever the sizes of images.
 _PERIOD = 65521
 
 # Keeps a division by nothing finite.
