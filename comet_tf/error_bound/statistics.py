@@ -44,9 +44,9 @@ DrawError: TypeAlias = Callable[[Tensor], Tensor]
 # other random number. The same ones each time will do.
 _SEED = (20, 22)
 
-# Random numbers are slow to draw, so they repeat after so many. A prime, so that
-# an element and the next one in its channel with the same error lie as many
-# periods apart as there are channels, whatever the sizes of images.
+# Random numbers are slow to draw, so they repeat after so many. A prime, so
+# that an element and the next one in its channel with the same error lie as
+# many periods apart as there are channels, whatever the sizes of images.
 _PERIOD = 65521
 
 # Keeps a division by nothing finite.
